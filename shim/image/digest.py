@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from io import RawIOBase
 from typing import Protocol, Self
 
 from shim.errors import FormatError, VerificationError, printable
@@ -47,9 +48,7 @@ class Digest:
     def __post_init__(self) -> None:
         length = _HEX_LENGTH.get(self.algorithm)
         if length is None:
-            raise FormatError(
-                f"digest algorithm {printable(self.algorithm)!r} is not supported; sha256 and sha512 are"
-            )
+            raise FormatError(f"digest algorithm {printable(self.algorithm)!r} is not supported; sha256 and sha512 are")
         if len(self.encoded) != length or not _LOWER_HEX.fullmatch(self.encoded):
             raise FormatError(
                 f"malformed {self.algorithm} digest {printable(self.encoded)!r}: "
@@ -75,6 +74,31 @@ class Digest:
 
     def __str__(self) -> str:
         return f"{self.algorithm}:{self.encoded}"
+
+
+class HashingWriter:
+    """Writes to `file`, which must be unbuffered, and takes the sha256 digest of what it wrote.
+
+    Unbuffered, so that a full disk is met in `write` and not once more when the file is closed. Raises `OSError`.
+    """
+
+    def __init__(self, file: RawIOBase) -> None:
+        self._file = file
+        self._hasher = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`."""
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        self._hasher.update(data)
+        self.size += len(data)
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of what was written so far."""
+        return Digest("sha256", self._hasher.hexdigest())
 
 
 class VerifyingReader:
@@ -127,9 +151,7 @@ class VerifyingReader:
 
     def _check_end(self) -> None:
         if self._size is not None and self._count != self._size:
-            raise VerificationError(
-                f"{self._what} ended after {self._count} bytes; its descriptor states {self._size}"
-            )
+            raise VerificationError(f"{self._what} ended after {self._count} bytes; its descriptor states {self._size}")
         found = self._hasher.hexdigest()
         if found != self._digest.encoded:
             raise VerificationError(

@@ -43,6 +43,7 @@ LAYER_COMPRESSION: Mapping[str, str] = MappingProxyType(
 
 MAX_MANIFEST = 4 << 20  # bytes; the least that the distribution specification asks registries to accept
 
+_UNSPECIFIC = (None, "application/json", "text/plain")  # what servers say that know no media types of images
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -82,7 +83,7 @@ class Descriptor:
     digest: Digest
     size: int
     platform: Platform | None = None
-    annotations: Mapping[str, str] = field(default=_NO_ANNOTATIONS)
+    annotations: Mapping[str, str] = field(default_factory=lambda: _NO_ANNOTATIONS, hash=False)
     artifact_type: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -178,18 +179,18 @@ def parse_manifest(raw: bytes, media_type: str | None, what: str) -> Manifest | 
         raise FormatError(f"{what} has a mediaType that is no text")
     media_type = media_type.split(";")[0].strip() if media_type else None
     kind = declared or media_type
-    if document.get("schemaVersion") == 1 or (kind or "").startswith(
-        "application/vnd.docker.distribution.manifest.v1"
-    ):
+    if document.get("schemaVersion") == 1 or (kind or "").startswith("application/vnd.docker.distribution.manifest.v1"):
         raise FormatError(f"{what} is a Docker schema 1 manifest, which has no digests of its layers; push it again")
     if document.get("schemaVersion") != 2:
         raise FormatError(f"{what} has schemaVersion {printable(str(document.get('schemaVersion')))}; expected 2")
-    if declared is not None and media_type in INDEX_TYPES + MANIFEST_TYPES and declared != media_type:
-        raise FormatError(f"{what} was announced as {media_type} and says that it is {printable(str(declared))}")
+    if declared is not None and media_type not in (*_UNSPECIFIC, declared):
+        raise FormatError(
+            f"{what} was announced as {printable(str(media_type))} and says that it is {printable(declared)}"
+        )
     if ("layers" in document or "config" in document) and "manifests" in document:
         raise FormatError(f"{what} has both layers and manifests: it reads as an image and as an index")
     if kind not in INDEX_TYPES + MANIFEST_TYPES:
-        if declared is not None or media_type not in (None, "application/json", "text/plain"):
+        if declared is not None or media_type not in _UNSPECIFIC:
             raise FormatError(f"{what} has the media type {printable(str(kind))}, which is no image or index")
         kind = OCI_INDEX if "manifests" in document else OCI_MANIFEST
     annotations = _strings(document.get("annotations"), f"the annotations of {what}")
@@ -219,7 +220,7 @@ def parse_config(raw: bytes, what: str) -> Config:
     rootfs = document.get("rootfs")
     if not isinstance(rootfs, dict) or rootfs.get("type") != "layers" or not isinstance(rootfs.get("diff_ids"), list):
         raise FormatError(f"{what} has no rootfs with diff_ids of type layers")
-    inner = document.get("config") or {}
+    inner = {} if document.get("config") is None else document["config"]
     created = document.get("created")
     if not isinstance(inner, dict) or not isinstance(created, str | None):
         raise FormatError(f"{what} is malformed: config must be an object and created a text")

@@ -1,0 +1,51 @@
+# The project's commands. Each makes what it needs: the Debian packages, the virtual environment.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# Named for what it was made from, so that another lock, and nothing else, makes a fresh environment.
+READY  := $(VENV)/.ready-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c 1-12)
+
+.PHONY: help demo test test-fast lint bench tools lock clean
+.NOTPARALLEL:
+
+help: ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
+
+demo: TOOLS = venv gpg xz tar
+demo: tools $(READY) ## the main job, on this machine alone; ARGS=--debian takes a real root filesystem
+	@$(BIN)/presetbuild demo $(ARGS)
+
+test: tools lint ## linters, types, every test; ARGS="-k NAME" picks some
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: tools $(READY) ## every test that makes no real root filesystem
+	$(BIN)/python -m pytest -m "not system" $(ARGS)
+
+lint: TOOLS = venv
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: tools $(READY) ## speed and memory, beside crane's pipeline where crane is installed
+	$(BIN)/python -m tests.bench $(ARGS)
+
+tools: ## install the Debian packages that the tests call (as root; NO_APT=1: only name them)
+	@PYTHON="$(PYTHON)" tests/install-tools $(TOOLS)
+
+lock: ## resolve the dependencies again
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/pip install --quiet pip-tools
+	CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --upgrade --generate-hashes \
+	  --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	  --extra build --extra dev --output-file requirements.lock pyproject.toml
+
+clean: ## remove what these commands made
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+$(READY): | tools
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
