@@ -1,4 +1,4 @@
-"""The command ``shim``. It has no commands yet: its stages (seed, prepare, customize, provision, boot) are not written."""
+"""The command ``shim``. Its stages are not written yet, so it has no commands."""
 
 from __future__ import annotations
 
