@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Named for what it was made from, so that another lock, and nothing else, makes a fresh environment.
 READY  := $(VENV)/.ready-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c 1-12)
 
-.PHONY: help demo test test-fast lint bench tools lock clean
+.PHONY: help demo test test-fast lint bench venv tools lock clean
 .NOTPARALLEL:
 
 help: ## this list
@@ -30,6 +30,9 @@ lint: $(READY) ## ruff and mypy
 
 bench: tools $(READY) ## speed and memory, beside crane's pipeline where crane is installed
 	$(BIN)/python -m tests.bench $(ARGS)
+
+venv: TOOLS = venv
+venv: tools $(READY) ## .venv, with the locked versions and this checkout
 
 tools: ## install the Debian packages that the tests call (as root; NO_APT=1: only name them)
 	@PYTHON="$(PYTHON)" tests/install-tools $(TOOLS)

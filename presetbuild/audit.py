@@ -9,32 +9,41 @@ rests on the builder's word, and is called so.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from presetbuild.build import Options
+from presetbuild.build import Options, open_archive
 from presetbuild.catalog import Catalog, Preset
-from presetbuild.fetch import open_source
-from presetbuild.findings import Audit, State
+from presetbuild.fetch import Source, open_source
+from presetbuild.findings import WRONG, Audit, State
 from presetbuild.image import (
-    OCI,
+    COMMON,
+    CREATED,
+    DIFF_ID,
     PRESET_NAME,
     PROVISIONING,
     SIZE,
+    SOURCE,
+    TITLE,
     UPSTREAM_BUILD,
     UPSTREAM_KEY,
     UPSTREAM_SHA256,
     UPSTREAM_URL,
+    URL,
+    VERSION,
     dated_tag,
+    difference,
+    make_config,
+    make_index,
     platform_tag,
 )
-from presetbuild.keys import default_signing_keys, open_keyring
-from presetbuild.publish import open_repository, read_config
+from presetbuild.keys import Keyring, default_signing_keys, open_keyring
+from presetbuild.publish import check_form, is_dated, open_repository, read_config
 from presetbuild.upstream import lxc
-from presetbuild.verify import check_contents, verify_archive, verify_list
-from shim.errors import FormatError, NotFound, Refused, Unavailable, VerificationError, printable
+from presetbuild.verify import check_contents, verify_list
+from shim.errors import FormatError, NotFound, NotReady, Unavailable, VerificationError, printable
 from shim.image.archive import decompressed
 from shim.image.digest import CHUNK, Digest
 from shim.image.model import LAYER_COMPRESSION, Config, Descriptor, Index, Manifest, Platform
@@ -51,14 +60,23 @@ class _Part:
     manifest: Manifest
     config: Config
 
+    @property
+    def shown(self) -> str:
+        """The platform, fit to be printed."""
+        return printable(str(self.platform))
+
 
 def audit(reference: Reference, catalog: Catalog, options: Options | None = None, *, offline: bool = False) -> Audit:
     """Read the preset at `reference` back and check the whole chain.
 
     `offline` leaves the upstream alone. A difference is a finding and not an exception; raises `Unavailable` where
-    the repository cannot be reached.
+    the repository, or a mirror that `options` names, cannot be reached, `NotFound` where that mirror or the reference
+    is not there, and `Refused` where this machine lacks what it takes.
     """
     options = options or Options()
+    source = None
+    if options.mirror and not offline:
+        source = open_source(options.mirror, progress=options.progress)  # a mistyped mirror is told at once
     repository = open_repository(reference, progress=options.progress)
     result = Audit(str(reference))
     index = _read_index(repository, reference, result)
@@ -68,12 +86,18 @@ def audit(reference: Reference, catalog: Catalog, options: Options | None = None
     parts = [part for entry in index.manifests if (part := _read_part(repository, entry, result))]
     for part in parts:
         _check_documents(part, index, result)
-        _check_layer(repository, part, preset, result, options)
-    if preset and result.build:
-        build = _build(result.build, parts, preset, result)
-        _check_tags(repository, index, preset, build, result)
+        _check_layer(repository, part, preset, result)
+    with ExitStack() as stack:
+        upstream = None
+        if preset and result.build:
+            build = _build(result.build, parts, preset, result)
+            _check_tags(repository, reference, index, preset, build, result)
+            if not offline:
+                pins, keys = preset.upstream.keys, options.signing_keys or default_signing_keys()
+                keyring = stack.enter_context(open_keyring(keys, pins, include_retired=True))
+                upstream = _Upstream(preset, build, keyring, source, options)
         for part in parts:
-            _check_upstream(part, build, preset, result, options, offline=offline)
+            _check_upstream(part, upstream, result)
     return result
 
 
@@ -81,11 +105,10 @@ def _read_index(repository: Repository, reference: Reference, result: Audit) -> 
     at = reference.digest or reference.tag
     if at is None:
         tags = ", ".join(repository.tags()) or "none"
-        result.note(State.DIFFERS, "reference", f"{reference} names neither a tag nor a digest; the tags are: {tags}")
-        return None
+        raise NotFound(f"{reference} names neither a tag nor a digest; the tags are: {printable(tags, 1000)}")
     try:
         index = repository.manifest(at)
-    except Refused as error:
+    except (VerificationError, FormatError) as error:
         result.note(State.DIFFERS, "index", str(error))
         return None
     result.digest = index.descriptor.digest
@@ -100,38 +123,42 @@ def _read_index(repository: Repository, reference: Reference, result: Audit) -> 
 
 
 def _check_claims(index: Index, catalog: Catalog, result: Audit) -> Preset | None:
-    """Check what the index says of itself against the catalog, and return the preset that it is."""
+    """Check what the index says of itself against its own form and the catalog, and return the preset that it is."""
     annotations = index.annotations
-    name, build = annotations.get(PRESET_NAME), annotations.get(UPSTREAM_BUILD)
-    with result.check("index", f"it is build {build} of the preset {name}"):
-        if name is None or build is None:
-            raise FormatError(f"the index names no preset and build ({PRESET_NAME}, {UPSTREAM_BUILD})")
-        created = f"{lxc.parse_build(build):%Y-%m-%dT%H:%M:%SZ}"
-        _expect(annotations.get(OCI + "created"), created, OCI + "created")
-        _expect(annotations.get(OCI + "version"), build, OCI + "version")
-        _expect(annotations.get(OCI + "title"), name, OCI + "title")
+    shown = {key: printable(annotations.get(key, "nothing")) for key in (PRESET_NAME, UPSTREAM_BUILD)}
+    with result.check("index", f"it is build {shown[UPSTREAM_BUILD]} of the preset {shown[PRESET_NAME]}"):
+        missing = [key for key in COMMON if key not in annotations]
+        if missing:
+            raise FormatError(f"the index is no preset's: it lacks {', '.join(missing)}")
+        name, build = annotations[PRESET_NAME], annotations[UPSTREAM_BUILD]
+        _expect(annotations[CREATED], f"{lxc.parse_build(build):%Y-%m-%dT%H:%M:%SZ}", CREATED)
+        _expect(annotations[VERSION], build, VERSION)
+        _expect(annotations[TITLE], name, TITLE)
         result.preset, result.build = name, build
+    with result.check("index", "it is, to the byte, the document that presetbuild writes"):
+        platforms = [entry.platform for entry in index.manifests if entry.platform]
+        if not platforms or len(set(platforms)) != len(index.manifests):
+            raise FormatError("the index must hold one manifest for each platform, and at least one")
+        form = make_index({key: annotations[key] for key in COMMON if key in annotations}, index.manifests)
+        if changed := difference(index.raw, form.raw):
+            raise VerificationError(changed)
     preset = catalog.presets.get(result.preset or "")
     if preset is None:
         result.note(
-            State.UNPROVEN, "catalog", f"it has no preset {printable(name or '?')}, so nothing was compared with it"
+            State.UNPROVEN, "catalog", f"it has no preset {shown[PRESET_NAME]}, so nothing was compared with it"
         )
         return None
     with result.check("catalog", "source, provisioning, platforms and signing key are the catalog's"):
-        _expect(annotations.get(OCI + "source"), catalog.source, OCI + "source")
-        _expect(annotations.get(PROVISIONING), ",".join(preset.provisioning), PROVISIONING)
+        _expect(annotations[SOURCE], catalog.source, SOURCE)
+        _expect(annotations[PROVISIONING], ",".join(preset.provisioning), PROVISIONING)
         pinned = {key.fingerprint for key in preset.upstream.keys}
-        for key in annotations.get(UPSTREAM_KEY, "").split(","):
+        for key in annotations[UPSTREAM_KEY].split(","):
             if key not in pinned:
                 raise VerificationError(f"{UPSTREAM_KEY} is {printable(key)}, which the catalog does not pin")
-        foreign = {str(entry.platform) for entry in index.manifests} - set(map(str, preset.platforms))
-        if foreign:
+        if foreign := set(map(str, platforms)) - set(map(str, preset.platforms)):
             raise VerificationError(f"the index holds {printable(', '.join(foreign))}, which the catalog does not list")
-    missing = set(map(str, preset.platforms)) - {str(entry.platform) for entry in index.manifests}
-    if missing:
-        result.note(
-            State.UNPROVEN, "index", f"it has nothing for {', '.join(sorted(missing))}, which the catalog lists"
-        )
+    if missing := sorted(set(map(str, preset.platforms)) - set(map(str, platforms))):
+        result.note(State.UNPROVEN, "index", f"it has nothing for {', '.join(missing)}, which the catalog lists")
     return preset
 
 
@@ -164,30 +191,29 @@ def _single(found: Manifest | Index) -> Manifest:
 
 
 def _check_documents(part: _Part, index: Index, result: Audit) -> None:
-    """Check index, manifest and config of one platform against each other."""
+    """Check manifest and config of one platform against the index, each other, and the form that presetbuild writes."""
     annotations = part.manifest.annotations
-    with result.check(f"{part.platform} manifest", "its annotations are the index's and its config's labels"):
+    with result.check(f"{part.shown} manifest", "it and its config are, to the byte, what its annotations describe"):
         for key, value in index.annotations.items():
             if key == UPSTREAM_KEY and annotations.get(key, "") in value.split(","):
                 continue
-            _expect(annotations.get(key), value, f"the annotation {key}")
-        for key in sorted(annotations.keys() | part.config.labels.keys()):
-            _expect(part.config.labels.get(key), annotations.get(key), f"the label {key}")
-        _expect(str(part.config.platform), str(part.platform), "the config's platform")
-        _expect(part.config.created, annotations.get(OCI + "created"), "the config's created")
-        inner = json.loads(part.config.raw).get("config", {})
-        if set(inner) - {"Labels"}:
-            raise VerificationError(
-                f"the config sets {printable(', '.join(sorted(set(inner) - {'Labels'})))}; no preset does"
-            )
+            _expect(annotations.get(key), value, f"the annotation {printable(key)}")
+        if len(part.manifest.layers) != 1:
+            raise FormatError(f"it has {len(part.manifest.layers)} layers where a preset has one")
+        if changed := difference(part.config.raw, make_config(part.platform, annotations)):
+            raise VerificationError(f"the config differs: {changed}")
+        check_form(part.manifest, part.platform, part.shown)
+        _expect(annotations[UPSTREAM_URL], annotations[URL] + lxc.ARCHIVE, UPSTREAM_URL)
 
 
-def _check_layer(repository: Repository, part: _Part, preset: Preset | None, result: Audit, options: Options) -> None:
+def _check_layer(repository: Repository, part: _Part, preset: Preset | None, result: Audit) -> None:
     """Read a layer to its end: its digest, its diff ID, and what it holds."""
-    subject = f"{part.platform} layer"
+    subject = f"{part.shown} layer"
     diff_ids = part.config.diff_ids
     if len(part.manifest.layers) != 1 or len(diff_ids) != 1:
-        result.note(State.DIFFERS, subject, f"it has {len(part.manifest.layers)} layers where a preset has one")
+        result.note(
+            State.DIFFERS, subject, f"{len(part.manifest.layers)} layers, {len(diff_ids)} diff IDs; expected one"
+        )
         return
     inspection = result.attempt(
         subject,
@@ -232,17 +258,19 @@ def _build(name: str, parts: Sequence[_Part], preset: Preset, result: Audit) -> 
     for part in parts:
         url = part.manifest.annotations.get(UPSTREAM_URL, "")
         base = preset.upstream.url.rstrip("/") + "/"
-        with result.check(f"{part.platform} manifest", f"{UPSTREAM_URL} lies in the catalog's upstream"):
+        with result.check(f"{part.shown} manifest", f"{UPSTREAM_URL} lies in the catalog's upstream"):
             if not url.startswith(base) or not url.endswith(f"/{name}/{lxc.ARCHIVE}"):
                 raise VerificationError(f"{UPSTREAM_URL} is {printable(url)}, expected {base}…/{name}/{lxc.ARCHIVE}")
-            directories[part.platform] = url.removeprefix(base).removesuffix(lxc.ARCHIVE)
+            directories[part.platform] = lxc.check_directory(url.removeprefix(base).removesuffix(lxc.ARCHIVE))
     return lxc.Build(name, lxc.parse_build(name), directories)
 
 
-def _check_tags(repository: Repository, index: Index, preset: Preset, build: lxc.Build, result: Audit) -> None:
+def _check_tags(
+    repository: Repository, reference: Reference, index: Index, preset: Preset, build: lxc.Build, result: Audit
+) -> None:
     tags = {dated_tag(preset, build): index.descriptor.digest}
     for entry in index.manifests:
-        if entry.platform:
+        if entry.platform and entry.platform in build.directories:
             tags[platform_tag(preset, build, entry.platform)] = entry.digest
     for tag, digest in tags.items():
         found = repository.resolve(tag)
@@ -251,41 +279,63 @@ def _check_tags(repository: Repository, index: Index, preset: Preset, build: lxc
         else:
             with result.check("tags", f"{tag} names {digest}"):
                 _expect(str(found), str(digest), f"the tag {tag}")
+    asked = reference.tag
+    if asked and asked not in tags and asked != preset.release:
+        result.note(
+            State.UNPROVEN,
+            "tags",
+            f"{asked} is no tag that presetbuild gives {preset.name}; somebody else moved it here",
+        )
+    newest = max((tag for tag in repository.tags() if is_dated(tag, preset)), default="")
+    if asked == preset.release and newest > dated_tag(preset, build):
+        result.note(State.UNPROVEN, "tags", f"{asked} names an older build than the newest one there, {newest}")
 
 
-def _check_upstream(
-    part: _Part, build: lxc.Build, preset: Preset, result: Audit, options: Options, *, offline: bool
-) -> None:
+def _check_upstream(part: _Part, upstream: _Upstream | None, result: Audit) -> None:
     """Establish from the upstream's signed list and archive that the layer is that archive, where that can be done."""
-    subject = f"{part.platform} provenance"
+    subject = f"{part.shown} provenance"
     word = "that the layer is the signed archive, decompressed, rests on the builder's word"
-    if offline or part.platform not in build.directories:
+    if upstream is None or part.platform not in upstream.build.directories:
         result.note(State.UNPROVEN, subject, f"{word}: the upstream was not asked")
         return
     try:
-        _compare_with_upstream(part, build, preset, options)
-    except (NotFound, Unavailable) as error:
+        upstream.compare(part)
+    except (NotFound, NotReady) as error:
         result.note(State.UNPROVEN, subject, f"{word}: {error}")
-    except Refused as error:
+    except Unavailable as error:
+        if upstream.mirror:
+            raise
+        result.note(State.UNPROVEN, subject, f"{word}: {error}")
+    except WRONG as error:
         result.note(State.DIFFERS, subject, str(error))
     else:
         result.note(State.HOLDS, subject, "the upstream's signed archive, decompressed, is the layer")
 
 
-def _compare_with_upstream(part: _Part, build: lxc.Build, preset: Preset, options: Options) -> None:
-    source = open_source(options.mirror or preset.upstream.url, progress=options.progress)
-    keys = options.signing_keys or default_signing_keys()
-    with open_keyring(keys, preset.upstream.keys, include_retired=True) as keyring:
-        untrusted = lxc.fetch_lists(source, build, part.platform, preset.upstream.url)
-        signed = verify_list(untrusted, keyring, now=options.now or datetime.now(UTC))
-    _expect(part.manifest.annotations.get(UPSTREAM_KEY), signed.signature.primary, UPSTREAM_KEY)
-    _expect(part.manifest.annotations.get(UPSTREAM_SHA256), signed.archive_digest.encoded, UPSTREAM_SHA256)
-    directory = build.directories[part.platform]
-    verified = verify_archive(signed, preset, lambda name: source.open(directory + name, lxc.ARCHIVE_LIMIT))
-    hasher = hashlib.sha256()
-    for data in verified.chunks():
-        hasher.update(data)
-    _expect(str(part.config.diff_ids[0]), f"sha256:{hasher.hexdigest()}", "the diff ID")
+@dataclass(frozen=True, slots=True)
+class _Upstream:
+    """What it takes to ask the upstream, or the `mirror` that stands in for it."""
+
+    preset: Preset
+    build: lxc.Build
+    keyring: Keyring
+    mirror: Source | None
+    options: Options
+
+    def compare(self, part: _Part) -> None:
+        """Verify the signed list and the archive again, and raise unless the part was made from them."""
+        url = self.preset.upstream.url
+        source = self.mirror or open_source(url, progress=self.options.progress)
+        untrusted = lxc.fetch_lists(source, self.build, part.platform, url)
+        signed = verify_list(untrusted, self.keyring, now=self.options.now or datetime.now(UTC))
+        annotations = part.manifest.annotations
+        _expect(annotations.get(UPSTREAM_KEY), signed.signature.primary, UPSTREAM_KEY)
+        _expect(annotations.get(UPSTREAM_SHA256), signed.archive_digest.encoded, UPSTREAM_SHA256)
+        verified = open_archive(signed, self.preset, source)
+        hasher = hashlib.sha256()
+        for data in verified.chunks():
+            hasher.update(data)
+        _expect(annotations.get(DIFF_ID), f"sha256:{hasher.hexdigest()}", "the diff ID")
 
 
 def _expect(found: str | None, expected: str | None, what: str) -> None:

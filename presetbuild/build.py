@@ -10,12 +10,12 @@ from pathlib import Path
 
 from presetbuild.catalog import Catalog, Preset
 from presetbuild.fetch import Source, open_source
-from presetbuild.keys import default_signing_keys, open_keyring
+from presetbuild.keys import Keyring, default_signing_keys, open_keyring
 from presetbuild.layer import new_compressor, write_layer
-from presetbuild.publish import Published, find_published, open_destination, publish
+from presetbuild.publish import Published, find_published, open_repository, parse_destination, publish
 from presetbuild.upstream import lxc
 from presetbuild.verify import SignedList, Verified, verify_archive, verify_list
-from shim.errors import Refused
+from shim.errors import FormatError, Refused
 from shim.image.model import Platform
 from shim.image.progress import Progress, silent
 
@@ -61,13 +61,18 @@ def build_preset(
     tell = options.tell
     preset = catalog.preset(name)
     new_compressor(catalog.compression)  # fails early where this machine could not reproduce a layer
-    repository = open_destination(to, preset.repository, progress=options.progress)
-    source, build = resolve_build(preset, options)
-    tell(f"{name}: the upstream's build is {build.name}, for {', '.join(map(str, build.directories))}")
-    signed = verify_lists(preset, source, build, options)
+    destination = parse_destination(to, preset.repository)
+    with open_keyring(options.signing_keys or default_signing_keys(), preset.upstream.keys) as keyring:
+        source, build = resolve_build(preset, options)
+        age = lxc.describe_age((options.now or datetime.now(UTC)) - build.created)
+        platforms = ", ".join(map(str, build.directories))
+        tell(f"{name}: the build that {source.url} offers is {build.name}, {age} old, for {platforms}")
+        signed = [_verify_list(preset, source, build, platform, keyring, options) for platform in build.directories]
+    # Not before: a build that ends above leaves nothing behind, not even an empty layout.
+    repository = open_repository(destination, push=True, progress=options.progress)
     published = find_published(repository, catalog, preset, signed, allow_older=options.allow_older)
     if published is not None:
-        tell(f"{name}: {published.reference} holds this build already; its labels are those of the signed lists")
+        tell(f"{name}: {published.reference} holds this build already; its documents follow from the signed lists")
         return published
     with ExitStack() as blobs:
         verified = [_verify_archive(entry, preset, source, tell) for entry in signed]
@@ -87,13 +92,16 @@ def build_preset(
 
 def resolve_build(preset: Preset, options: Options) -> tuple[Source, lxc.Build]:
     """Return where the upstream is read from and the build that it offers; raises `NotReady` as `lxc.resolve` does."""
+    platforms = chosen_platforms(preset, options.platforms)
+    if options.mirror == "":
+        raise FormatError("the mirror is an empty text; expected a URL or a directory, or no mirror at all")
     source = open_source(options.mirror or preset.upstream.url, progress=options.progress)
     build = lxc.resolve(
         lxc.read_index(source),
         distribution=preset.distribution,
         release=preset.release,
         variant=preset.variant,
-        platforms=chosen_platforms(preset, options.platforms),
+        platforms=platforms,
         what=preset.name,
         now=options.now or datetime.now(UTC),
     )
@@ -109,24 +117,28 @@ def chosen_platforms(preset: Preset, asked: Sequence[Platform]) -> tuple[Platfor
     return tuple(platform for platform in preset.platforms if not asked or platform in asked)
 
 
-def verify_lists(preset: Preset, source: Source, build: lxc.Build, options: Options) -> list[SignedList]:
-    """Fetch the signed list of each platform and verify it; raises what `verify_list` raises."""
-    signed = []
-    with open_keyring(options.signing_keys or default_signing_keys(), preset.upstream.keys) as keyring:
-        for platform in build.directories:
-            untrusted = lxc.fetch_lists(source, build, platform, preset.upstream.url)
-            entry = verify_list(untrusted, keyring, now=options.now or datetime.now(UTC))
-            options.tell(
-                f"{preset.name}: {platform}: {lxc.LIST} is signed by {entry.signature.primary} "
-                f"({entry.signature.hash}, {entry.signature.made:%Y-%m-%d %H:%M:%S} UTC)"
-            )
-            signed.append(entry)
+def open_archive(signed: SignedList, preset: Preset, source: Source) -> Verified:
+    """Return the archive that `signed` names, to be read from `source`; raises what `verify_archive` raises."""
+    directory = signed.build.directories[signed.platform]
+    return verify_archive(
+        signed, preset, lambda name: source.open(directory + name, lxc.ARCHIVE_LIMIT, f"{signed.platform} {name}")
+    )
+
+
+def _verify_list(
+    preset: Preset, source: Source, build: lxc.Build, platform: Platform, keyring: Keyring, options: Options
+) -> SignedList:
+    untrusted = lxc.fetch_lists(source, build, platform, preset.upstream.url)
+    signed = verify_list(untrusted, keyring, now=options.now or datetime.now(UTC))
+    options.tell(
+        f"{preset.name}: {platform}: {lxc.LIST} is signed by {signed.signature.primary} "
+        f"({signed.signature.hash}, {signed.signature.made:%Y-%m-%d %H:%M:%S} UTC)"
+    )
     return signed
 
 
 def _verify_archive(signed: SignedList, preset: Preset, source: Source, tell: Tell) -> Verified:
-    directory = signed.build.directories[signed.platform]
-    verified = verify_archive(signed, preset, lambda name: source.open(directory + name, lxc.ARCHIVE_LIMIT))
+    verified = open_archive(signed, preset, source)
     if verified.established:
         tell(f"{preset.name}: {signed.platform}: the signed metadata confirms {', '.join(verified.established)}")
     else:

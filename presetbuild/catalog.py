@@ -1,7 +1,7 @@
 """The catalog: which presets there are, which upstreams they come from, and whose signatures count.
 
 A catalog is read whole and checked by hand before anything is done with it, so that every mistake is reported with the
-file and the place: ``catalog.toml: presets.debian-trixie.platforms[1]: …``. Source: DESIGN.md, "Catalog".
+file and the place: ``catalog.toml: presets.debian-trixie.platforms[1]: …``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -27,8 +28,7 @@ T = TypeVar("T")
 #: Words that name a command, so that the first word of a command line is never two things.
 RESERVED = ("build", "resolve", "keys", "verify", "demo", "bump", "retain", "diff", "rebuild", "report", "help")
 
-KINDS = ("lxc",)
-COMPRESSIONS = ("zstd", "gzip")
+KINDS, COMPRESSIONS = ("lxc",), ("zstd", "gzip")
 PROVISIONING = ("cloud-init", "exec")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*", re.ASCII)
@@ -101,20 +101,20 @@ def matches(expected: str, found: str) -> bool:
     return found.startswith(expected[:-1]) if expected.endswith("*") else found == expected
 
 
-def load_catalog(path: Path | None = None) -> Catalog:
+def load_catalog(path: str | PathLike[str] | None = None) -> Catalog:
     """Return the catalog at `path`, or the packaged one.
 
-    Raises `NotFound` where there is no such file, `Unavailable` where it cannot be read, and `FormatError`, with file
-    and place, for a mistake in it.
+    Raises `NotFound`, `Refused` or `Unavailable` where it cannot be read, `FormatError`, with the place, for a mistake.
     """
-    source = resources.files("presetbuild").joinpath("catalog.toml") if path is None else path
+    source = resources.files("presetbuild").joinpath("catalog.toml") if path is None else Path(path)
     file = "catalog.toml" if path is None else printable(str(path))
     try:
         document = tomllib.loads(source.read_bytes().decode("utf-8"))
     except FileNotFoundError as error:
         raise NotFound(f"{file}: there is no such catalog") from error
     except OSError as error:
-        raise Unavailable(f"{file}: the catalog cannot be read: {error.strerror}") from error
+        kind = Refused if isinstance(error, IsADirectoryError | PermissionError) else Unavailable
+        raise kind(f"{file}: the catalog cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # tomllib's message ends with line and column
         raise FormatError(f"{file}: not a TOML document: {printable(str(error))}") from error
     try:

@@ -6,6 +6,8 @@ Standard output is the result and nothing else. What goes on is shown on standar
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,7 +23,7 @@ from presetbuild.catalog import Catalog, load_catalog
 from presetbuild.console import Console
 from presetbuild.findings import Audit, State
 from presetbuild.keys import default_signing_keys, describe_keys
-from shim.errors import NotReady, Refused, StatefulPodsError, Unavailable
+from shim.errors import NotReady, Refused, StatefulPodsError, Unavailable, printable
 from shim.image.model import Platform
 from shim.image.reference import parse_reference
 
@@ -199,6 +201,13 @@ def keys(catalog: Path | None, signing_keys: Path | None, as_json: bool) -> None
 @commands.command()
 @click.argument("reference", metavar="REFERENCE")
 @_options("catalog", "signing-keys", "mirror")
+@click.option(
+    "--require",
+    "required",
+    type=click.Choice(["provenance"]),
+    multiple=True,
+    help="Exit 1 if this is unproven, too: that the layers are the signed archives.",
+)
 @click.option("--offline", is_flag=True, help="Do not ask the upstream; what only it can prove is listed as unproven.")
 @_options("json")
 def verify(
@@ -206,6 +215,7 @@ def verify(
     catalog: Path | None,
     signing_keys: Path | None,
     mirror: str | None,
+    required: tuple[str, ...],
     offline: bool,
     as_json: bool,
 ) -> None:
@@ -213,20 +223,26 @@ def verify(
 
     REFERENCE is HOST/REPOSITORY[:TAG][@DIGEST], or oci:DIR[:TAG|@DIGEST] for an image layout.
     """
+    try:
+        parsed = parse_reference(reference)
+    except Refused as error:
+        raise click.BadParameter(str(error), param_hint="REFERENCE") from error
     with Console(sys.stderr) as console:
         options = Options(signing_keys, mirror, progress=console.progress, tell=console.tell)
 
         def run() -> None:
-            result = audit(parse_reference(reference), load_catalog(catalog), options, offline=offline)
+            result = audit(parsed, load_catalog(catalog), options, offline=offline)
             console.clear()
             _print_audit(result, as_json=as_json)
-            if not result.holds:
-                bad = [
-                    f"{finding.subject}: {finding.sentence}"
-                    for finding in result.findings
-                    if finding.state is State.DIFFERS
-                ]
-                raise Refused(f"{reference} does not hold: " + "; ".join(bad))
+            bad = [
+                finding
+                for finding in result.findings
+                if finding.state is State.DIFFERS
+                or (finding.state is State.UNPROVEN and finding.subject.endswith(required))
+            ]
+            if bad:
+                more = f" (and {len(bad) - 1} more, listed above)" if bad[1:] else ""
+                raise Refused(f"{reference} does not hold: {bad[0].subject}: {bad[0].sentence}{more}")
 
         _exit(_attempt(console, "", run))
 
@@ -248,8 +264,22 @@ def demo(debian: bool, to: Path | None) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command and exit with its code."""
-    commands(argv, prog_name="presetbuild")
+    """Run the command and exit with its code: 130 when it is interrupted, 1 when its result cannot be written."""
+    try:
+        commands.main(argv, prog_name="presetbuild", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        print("interrupted: no tag was moved to anything incomplete; the next run completes", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except OSError as error:
+        # What cannot be written to standard output is not written there again when python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if not isinstance(error, BrokenPipeError):
+            print(f"refused: cannot write the result: {error.strerror}", file=sys.stderr)
+        sys.exit(REFUSED)
 
 
 def _each(presets: Iterable[str], catalog: Path | None, console: Console, one: Callable[[Catalog, str], None]) -> None:
@@ -269,7 +299,8 @@ def _attempt(console: Console, name: str, action: Callable[[], object]) -> int:
         code = next((code for kind, code in _CODES if isinstance(error, kind)), REFUSED)
         word = {UNAVAILABLE: "unavailable", NOT_READY: "not ready", REFUSED: "refused"}[code]
         sentence = str(error)
-        console.tell(f"{word}: {sentence if sentence.startswith(name) else f'{name}: {sentence}'}")
+        shown = printable(name)
+        console.tell(f"{word}: {sentence if sentence.startswith(shown) else f'{shown}: {sentence}'}")
         return code
     return 0
 

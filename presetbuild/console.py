@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
@@ -16,14 +17,14 @@ _MEBIBYTE = 1 << 20
 class Console:
     """Where a command says what it is doing. Use it as a context manager: it leaves the terminal as it was."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}
         self._next_line: dict[str, float] = {}
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
+        if self._stream and self._stream.isatty():
             from rich import console, progress  # noqa: PLC0415 - costs 0.1 s, which a pipe need not pay
 
             self._bars = progress.Progress(
@@ -49,11 +50,12 @@ class Console:
             self._tasks.clear()
 
     def tell(self, sentence: str) -> None:
-        """Say one sentence."""
-        if self._bars:
-            self._bars.console.print(sentence)
-        else:
-            print(sentence, file=self._stream, flush=True)
+        """Say one sentence, if there is anywhere to say it: a full or closed standard error ends no build."""
+        with suppress(OSError):
+            if self._bars:
+                self._bars.console.print(sentence)
+            elif self._stream:
+                print(sentence, file=self._stream, flush=True)
 
     def progress(self, what: str, done: int, total: int | None) -> None:
         """Show how far a transfer is (a `shim.image.progress.Progress`; sizes in bytes)."""

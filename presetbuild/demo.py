@@ -11,6 +11,7 @@ import hashlib
 import http.server
 import io
 import lzma
+import shlex
 import shutil
 import struct
 import tarfile
@@ -53,13 +54,17 @@ def run_demo(say: Say, *, directory: Path | None = None, debian: bool = False) -
     directory); with `debian`, the root filesystems are real ones, made by mmdebstrap. Raises `Refused` where a step
     that should succeed does not, or an attack succeeds.
     """
-    if debian and shutil.which("mmdebstrap") is None:
-        raise Refused(
-            "demo --debian makes its root filesystems with mmdebstrap, which is not installed: apt install mmdebstrap"
-        )
+    for tool, package in {"gpg": "gnupg", "gpgconf": "gnupg", "xz": "xz-utils", "mmdebstrap": "mmdebstrap"}.items():
+        if shutil.which(tool) is None and (debian or tool != "mmdebstrap"):
+            raise Refused(f"the demonstration needs {tool}, which is not installed; apt-get install {package}")
+    if directory and directory.exists() and any(directory.iterdir()):
+        raise Refused(f"{directory} is not empty; name a directory that is, or none")
     kept = directory or Path(tempfile.mkdtemp(prefix="presetbuild-demo-"))
     now = datetime.now(UTC).replace(second=0, microsecond=0)
     with ExitStack() as story:
+        failed = story.enter_context(ExitStack())
+        if directory is None:
+            failed.callback(shutil.rmtree, kept, ignore_errors=True)
         work = Path(story.enter_context(tempfile.TemporaryDirectory(prefix="demo-")))
         say("1. A throwaway key and an upstream")
         signer = story.enter_context(_Signer(work / "gnupg", created=now - timedelta(days=30)))
@@ -92,10 +97,12 @@ def run_demo(say: Say, *, directory: Path | None = None, debian: bool = False) -
             say("5. Attack: the mirror answers with an older build of another platform, honestly signed")
             with mirror.swapped((AMD64, newer), (ARM64, older)):
                 _attack(catalog, work, options, say)
+        failed.pop_all()
     say("6. The image")
     say(f"   {published.reference}")
-    say(f"   It lies in {kept}. Look at it:  skopeo inspect --raw {published.repository}:one")
-    say(f"   Remove it:  rm -r {kept}")
+    layout = kept / _NAME
+    say(f"   Look at it:  skopeo inspect --raw {shlex.quote(f'{published.repository}:one')}")
+    say(f"   Remove it:   rm -r {shlex.quote(str(layout if directory else kept))}")
     return published
 
 

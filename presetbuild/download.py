@@ -9,7 +9,7 @@ taken back, and whoever starts again starts with none. An answer that neither an
 end early unseen; what is read that way rests on its checksum. Source: RFC 9110, sections 8.8, 10.2.3, 13.1.5, 14, 15.
 
 No credentials are sent: none are taken from a URL or a netrc file, and cookies are not kept. Proxies and certificate
-authorities are the environment's, as everywhere (HTTPS_PROXY, REQUESTS_CA_BUNDLE).
+authorities are the environment's, see `shim.image.session`.
 """
 
 from __future__ import annotations
@@ -20,48 +20,33 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
-from http.cookiejar import DefaultCookiePolicy
 from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
 
 from shim.errors import FormatError, NotFound, Refused, Unavailable, printable
+from shim.image.retry import MOST_FAILURES, SLOWEST, WORTH_A_RESET, retry_after, time_limit
+from shim.image.session import READ_SECONDS, Session
 
 _MAX_REDIRECTS = 5
-_PROGRESS = 64 << 10  # bytes that count as progress; fewer in all of `Patience.stall` are a stall
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long a far end is waited for; times are in seconds.
 
-    `connect` and `read` bound one connection and one wait for bytes. Without progress there are at most `retries`
-    retries, and no more than `stall` seconds of waiting in all; a Retry-After beyond those is not waited for. `clock`,
-    `sleep` and `jitter` (which is given two bounds) are there for tests to replace.
+    A file may cost `stall` seconds of waiting, and one more for each 32 KiB that arrive; what the reader does between
+    two reads is not counted. There are at most `retries` retries without progress, and a bounded number in all. A
+    Retry-After beyond these is not waited for. `clock`, `sleep` and `jitter` (which is given two bounds) are there for
+    tests to replace.
     """
 
-    connect: float = 10
-    read: float = 60
     retries: int = 3
     stall: float = 120
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     jitter: Callable[[float, float], float] = random.uniform
-
-
-class Session(requests.Session):
-    """A session that adds no credentials, keeps no cookies, and leaves redirects to its caller."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.auth = lambda request: request  # with none at all, requests looks into netrc files
-        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        self.headers.update({"Accept-Encoding": "identity", "User-Agent": "stateful-pods"})
-
-    def get_redirect_target(self, resp: requests.Response) -> None:
-        """Find none: requests would read a redirect's body, whole and decoded, even where it follows none."""
 
 
 class Download:
@@ -108,8 +93,9 @@ class Download:
     def _receive(self, amount: int) -> bytes:
         """Return what the next packet brings; raises `_Trouble` where the answer breaks off."""
         try:
-            data: bytes = self._response.raw.read1(amount, decode_content=False)
-        except urllib3.exceptions.HTTPError as error:
+            with time_limit(min(READ_SECONDS, self._budget.left())):
+                data: bytes = self._response.raw.read1(amount, decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             reason = _reason(error)
             detail = f": {printable(str(reason))}" if isinstance(reason, OSError) else ""
             raise _Trouble(f"the connection broke after {self._progressed()}{detail}") from error
@@ -176,7 +162,8 @@ class Download:
         while True:
             started = self._patience.clock()
             try:
-                return self._judge(self._follow(headers), expected)
+                with time_limit(self._budget.left()):
+                    return self._judge(self._follow(headers), expected)
             except _Trouble as error:
                 trouble = error
             self._budget.pause(trouble, self._patience.clock() - started)
@@ -202,9 +189,8 @@ class Download:
         return target
 
     def _get(self, url: str, headers: Mapping[str, str]) -> requests.Response:
-        timeout = (self._patience.connect, self._patience.read)
         try:
-            return self._session.get(url, headers=dict(headers), stream=True, allow_redirects=False, timeout=timeout)
+            return self._session.get(url, headers=dict(headers), stream=True)
         except (requests.ConnectionError, requests.Timeout) as error:
             reason = _reason(error)
             if isinstance(reason, ssl.SSLCertVerificationError):
@@ -212,7 +198,7 @@ class Download:
                     f"cannot read {self.name}: its certificate is refused: {printable(str(reason))}"
                 ) from error
             raise _Trouble(printable(str(reason))) from error
-        except (requests.RequestException, urllib3.exceptions.HTTPError, UnicodeError) as error:
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise Refused(f"cannot read {self.name}: {printable(str(error))}") from error
 
     def _judge(self, response: requests.Response, expected: tuple[int, ...]) -> requests.Response:
@@ -223,7 +209,7 @@ class Download:
         response.close()
         answered = f"the server answered {status} {printable(response.reason or '')}".rstrip()
         if status in (408, 429) or status >= 500:
-            raise _Trouble(answered, _retry_after(response.headers))
+            raise _Trouble(answered, retry_after(response.headers) or 0)
         if status in (404, 410):
             raise NotFound(f"there is no {self.name}: {answered}")
         if status in expected:
@@ -244,20 +230,27 @@ class _Trouble(Exception):
 
 
 class _Budget:
-    """What was used up of the patience with one file: failures and seconds of waiting since the last progress."""
+    """What was used up of the patience with one file."""
 
     def __init__(self, patience: Patience, name: str) -> None:
         self._patience = patience
         self._name = name
-        self._failures, self._waited, self._arrived = 0, 0.0, 0
+        self._failures = self._failures_in_all = 0
+        self._waited = 0.0  # seconds
+        self._arrived = self._arrived_since = 0  # bytes in all, and since the last failure
+
+    def left(self) -> float:
+        """Return how many seconds may be waited still."""
+        return self._patience.stall + self._arrived / SLOWEST - self._waited
 
     def arrived(self, count: int, seconds: float) -> None:
         """Note `count` bytes that took `seconds`; raises `Unavailable` when they trickle."""
         self._waited += seconds
         self._arrived += count
-        if self._arrived >= _PROGRESS:
-            self._failures, self._waited, self._arrived = 0, 0.0, 0
-        elif self._waited > self._patience.stall:
+        self._arrived_since += count
+        if self._arrived_since >= WORTH_A_RESET:
+            self._failures = 0
+        if self.left() < 0:
             raise Unavailable(
                 f"{self._name} has stalled: {self._arrived} bytes came in {self._waited:.0f} seconds; "
                 "try again later, or another mirror"
@@ -267,10 +260,12 @@ class _Budget:
         """Note a failure that took `seconds`, and sleep before the next try; raises `Unavailable` if there is none."""
         wait = max(trouble.wait, self._patience.jitter(0.5, 1) * 2**self._failures)
         self._failures += 1
+        self._failures_in_all += 1
+        self._arrived_since = 0
         self._waited += seconds + wait
-        if self._failures > self._patience.retries or self._waited > self._patience.stall:
+        if self._failures > self._patience.retries or self._failures_in_all >= MOST_FAILURES or self.left() < 0:
             asked = f" and asks to wait {trouble.wait:.0f} seconds" if trouble.wait else ""
-            tries = f"{self._failures} time{'s' * (self._failures > 1)}"
+            tries = f"{self._failures_in_all} time{'s' * (self._failures_in_all > 1)}"
             raise Unavailable(
                 f"cannot read {self._name}: {trouble}{asked}; tried {tries}; try again later, or another mirror"
             )
@@ -296,18 +291,6 @@ def _validator(headers: Mapping[str, str]) -> tuple[str, str]:
     """Return the header that tells one version of a file from another, and its value (empty: there is none)."""
     tag = headers.get("ETag", "")
     return ("ETag", tag) if tag.startswith('"') else ("Last-Modified", headers.get("Last-Modified", ""))
-
-
-def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that Retry-After asks for, 0 for none. A date is measured by the server's own clock."""
-    value = headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"[0-9]{1,9}", value):
-        return float(value)
-    try:
-        wait = parsedate_to_datetime(value) - parsedate_to_datetime(headers.get("Date", ""))
-    except (TypeError, ValueError):
-        return 0
-    return max(wait.total_seconds(), 0)
 
 
 def _reason(error: BaseException) -> BaseException:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import quote, unquote, urlsplit
 
-from presetbuild.download import Download, Patience, Session, check_url
+from presetbuild.download import Download, Patience, check_url
 from shim.errors import FormatError, NotFound, Refused, StatefulPodsError, Unavailable, printable
 from shim.image.digest import CHUNK
 from shim.image.progress import Progress, silent
+from shim.image.session import Session
 
 
 class _Raw(Protocol):

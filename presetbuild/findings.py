@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from shim.errors import Refused
+from shim.errors import FormatError, NotFound, VerificationError
 from shim.image.digest import Digest
 
 T = TypeVar("T")
+
+#: The errors that say that an image is not what it should be.
+WRONG = (VerificationError, FormatError, NotFound)
 
 
 class State(StrEnum):
@@ -52,10 +55,13 @@ class Audit:
 
     @contextmanager
     def check(self, subject: str, sentence: str) -> Iterator[None]:
-        """Add `sentence` as holding, or the refusal that the block raises as differing."""
+        """Add `sentence` as holding, or what the block found wrong as differing.
+
+        Other errors pass: a missing tool or a file that may not be read says nothing about the image.
+        """
         try:
             yield
-        except Refused as error:
+        except WRONG as error:
             self.note(State.DIFFERS, subject, str(error))
         else:
             self.note(State.HOLDS, subject, sentence)
@@ -64,7 +70,7 @@ class Audit:
         """Do as `check` with what `read` does, and return its result, None where it was refused."""
         try:
             value = read()
-        except Refused as error:
+        except WRONG as error:
             self.note(State.DIFFERS, subject, str(error))
             return None
         self.note(State.HOLDS, subject, sentence)

@@ -9,8 +9,8 @@ with another image, or an old one. So what the signed files say of themselves is
 * the machine of the archive's own executables with the platform: `check_machine`.
 
 All functions are pure: bytes and values in, nothing or a `VerificationError` out, and each kind of difference has its
-own sentence. `what` names the file in messages. Source: DESIGN.md, "What a signature is about"; the metadata's form is
-Incus's, "Image format".
+own sentence. `what` names the file in messages. The form of
+the metadata: Incus documentation, "Image format".
 """
 
 from __future__ import annotations

@@ -6,12 +6,14 @@ bytes. Source: OCI image specification, config.md, manifest.md, image-index.md, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from presetbuild.catalog import Catalog, Preset
 from presetbuild.layer import Layer
 from presetbuild.upstream.lxc import ARCHIVE, Build
+from shim.errors import printable
 from shim.image.digest import Digest
 from shim.image.model import (
     OCI_CONFIG,
@@ -27,14 +29,17 @@ from shim.image.model import (
 OCI = "org.opencontainers.image."
 PRESET = "io.stateful-pods.preset."
 
-PRESET_NAME = PRESET + "name"
-UPSTREAM_BUILD = PRESET + "upstream.build"
-UPSTREAM_KEY = PRESET + "upstream.key"
-UPSTREAM_URL = PRESET + "upstream.url"
-UPSTREAM_SHA256 = PRESET + "upstream.sha256"
-SIZE = PRESET + "size"
-PROVISIONING = PRESET + "provisioning"
-COMPRESSION = PRESET + "compression"
+TITLE, VERSION, CREATED, SOURCE = OCI + "title", OCI + "version", OCI + "created", OCI + "source"
+PRESET_NAME, PROVISIONING = PRESET + "name", PRESET + "provisioning"
+UPSTREAM_BUILD, UPSTREAM_KEY = PRESET + "upstream.build", PRESET + "upstream.key"
+#: What an index states, and each of its manifests too.
+COMMON = (TITLE, VERSION, CREATED, SOURCE, PRESET_NAME, PROVISIONING, UPSTREAM_BUILD, UPSTREAM_KEY)
+
+URL = OCI + "url"
+UPSTREAM_URL, UPSTREAM_SHA256 = PRESET + "upstream.url", PRESET + "upstream.sha256"
+SIZE, DIFF_ID, COMPRESSION = PRESET + "size", PRESET + "diff-id", PRESET + "compression"
+#: What only a manifest states, because it differs by platform.
+OWN = (URL, UPSTREAM_URL, UPSTREAM_SHA256, SIZE, DIFF_ID, COMPRESSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +61,13 @@ def platform_tag(preset: Preset, build: Build, platform: Platform) -> str:
     return "-".join(filter(None, (dated_tag(preset, build), platform.architecture, platform.variant)))
 
 
-def common_annotations(catalog: Catalog, preset: Preset, build: Build, keys: Sequence[str]) -> dict[str, str]:
+def common_annotations(catalog: Catalog, preset: Preset, build: Build, keys: Iterable[str]) -> dict[str, str]:
     """Return what an index and its manifests both state. `keys` are the fingerprints that signed."""
     return {
-        OCI + "title": preset.name,
-        OCI + "version": build.name,
-        OCI + "created": f"{build.created:%Y-%m-%dT%H:%M:%SZ}",
-        OCI + "source": catalog.source,
+        TITLE: preset.name,
+        VERSION: build.name,
+        CREATED: f"{build.created:%Y-%m-%dT%H:%M:%SZ}",
+        SOURCE: catalog.source,
         PRESET_NAME: preset.name,
         UPSTREAM_BUILD: build.name,
         UPSTREAM_KEY: ",".join(sorted(set(keys))),
@@ -70,49 +75,88 @@ def common_annotations(catalog: Catalog, preset: Preset, build: Build, keys: Seq
     }
 
 
-def make_image(catalog: Catalog, preset: Preset, layer: Layer) -> Image:
-    """Return the config and the manifest for one platform's layer."""
+def annotations_of(catalog: Catalog, preset: Preset, layer: Layer) -> dict[str, str]:
+    """Return what the manifest of a layer states, and its config's labels too."""
     signed = layer.signed
-    annotations = common_annotations(catalog, preset, signed.build, [signed.signature.primary]) | {
-        OCI + "url": signed.url,
+    return common_annotations(catalog, preset, signed.build, [signed.signature.primary]) | {
+        URL: signed.url,
         UPSTREAM_URL: signed.url + ARCHIVE,
         UPSTREAM_SHA256: signed.archive_digest.encoded,
         SIZE: str(layer.size),
+        DIFF_ID: str(layer.diff_id),
         COMPRESSION: layer.compression,
     }
-    platform = signed.platform
-    config = canonical_json(
+
+
+def make_config(platform: Platform, annotations: Mapping[str, str]) -> bytes:
+    """Return the config of an image of one layer; its diff ID and the time are those that `annotations` state."""
+    return canonical_json(
         {
-            "created": annotations[OCI + "created"],
+            "created": annotations.get(CREATED),
             "architecture": platform.architecture,
             "os": platform.os,
             **({"variant": platform.variant} if platform.variant else {}),
-            "config": {"Labels": annotations},
-            "rootfs": {"type": "layers", "diff_ids": [str(layer.diff_id)]},
+            "config": {"Labels": dict(annotations)},
+            "rootfs": {"type": "layers", "diff_ids": [annotations.get(DIFF_ID)]},
         }
     )
-    config_descriptor = Descriptor(OCI_CONFIG, Digest.of(config), len(config))
+
+
+def make_image(platform: Platform, layer: Descriptor, annotations: Mapping[str, str]) -> Image:
+    """Return the config and the manifest over one layer.
+
+    The documents are a function of the arguments alone, so whoever has read a published manifest can make them again
+    and compare every byte.
+    """
+    config = make_config(platform, annotations)
+    descriptor = Descriptor(OCI_CONFIG, Digest.of(config), len(config))
+    layer = Descriptor(layer.media_type, layer.digest, layer.size)
     raw = canonical_json(
         {
             "schemaVersion": 2,
             "mediaType": OCI_MANIFEST,
-            "config": config_descriptor.to_json(),
-            "layers": [layer.descriptor.to_json()],
-            "annotations": annotations,
+            "config": descriptor.to_json(),
+            "layers": [layer.to_json()],
+            "annotations": dict(annotations),
         }
     )
-    return Image(platform, config, Manifest(raw, OCI_MANIFEST, config_descriptor, (layer.descriptor,), annotations))
+    return Image(platform, config, Manifest(raw, OCI_MANIFEST, descriptor, (layer,), annotations))
 
 
-def make_index(annotations: Mapping[str, str], images: Sequence[Image]) -> Index:
-    """Return the index over `images`, in the order given."""
-    manifests = tuple(replace(image.manifest.descriptor, platform=image.platform) for image in images)
+def make_index(annotations: Mapping[str, str], manifests: Iterable[Descriptor]) -> Index:
+    """Return the index over `manifests`, each with its platform, in the order given."""
+    entries = tuple(
+        Descriptor(OCI_MANIFEST, manifest.digest, manifest.size, manifest.platform) for manifest in manifests
+    )
     raw = canonical_json(
         {
             "schemaVersion": 2,
             "mediaType": OCI_INDEX,
-            "manifests": [descriptor.to_json() for descriptor in manifests],
+            "manifests": [entry.to_json() for entry in entries],
             "annotations": dict(annotations),
         }
     )
-    return Index(raw, OCI_INDEX, manifests, annotations)
+    return Index(raw, OCI_INDEX, entries, annotations)
+
+
+def difference(found: bytes, expected: bytes) -> str | None:
+    """Return where a published document differs from the `expected` bytes, in words; None if it is the same.
+
+    Every byte counts: a field that we do not know, or that is spelled in another case, may be what another tool reads.
+    """
+    if found == expected:
+        return None
+    return _first_difference(json.loads(found), json.loads(expected), "") or "it is the same JSON, written otherwise"
+
+
+def _first_difference(found: object, expected: object, path: str) -> str | None:
+    if isinstance(found, dict) and isinstance(expected, dict):
+        pairs = [(f"{path}.{key}".lstrip("."), found.get(key), expected.get(key)) for key in sorted(found | expected)]
+    elif isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        pairs = [(f"{path}[{number}]", *pair) for number, pair in enumerate(zip(found, expected, strict=True))]
+    elif found == expected:
+        return None
+    else:
+        words = ["nothing" if value is None else printable(json.dumps(value)) for value in (found, expected)]
+        return f"{printable(path)} is {words[0]}, expected {words[1]}"
+    return next(filter(None, (_first_difference(there, here, where) for where, there, here in pairs)), None)

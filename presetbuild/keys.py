@@ -25,7 +25,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gnupg
+try:
+    import gnupg
+except ModuleNotFoundError as missing:
+    raise ImportError("presetbuild needs its extra: pip install 'stateful-pods[build]'") from missing
 
 from presetbuild.catalog import Catalog, KeyPin
 from presetbuild.signature import HASHES, dearmor, read_packets
@@ -339,8 +342,9 @@ def _describe(key: KeyFacts) -> str:
     expires = f"expires {key.expires:%Y-%m-%d}" if key.expires else "never expires"
     state = (", revoked" if key.revoked else "") + (", expired" if key.expired else "")
     use = "/".join(key.capabilities) or "no use"
-    facts = f"{key.algorithm} {key.bits} bits, {use}, created {key.created:%Y-%m-%d}, {expires}{state}"
-    return f"{key.fingerprint}  {facts}"
+    return (
+        f"{key.fingerprint}  {key.algorithm} {key.bits} bits, {use}, created {key.created:%Y-%m-%d}, {expires}{state}"
+    )
 
 
 def _unescaped(text: str) -> str:

@@ -11,8 +11,7 @@ What must hold, in this order; there is no switch that leaves any of it out:
    the platform's; it holds cloud-init where the catalog claims so. This is established while the archive is read for
    the use that is made of it, so what is used is what was checked.
 
-Only this module constructs a `SignedList` or a `Verified`, and packaging takes nothing else. Source: DESIGN.md,
-"What a signature is about".
+Only this module constructs a `SignedList` or a `Verified`, and packaging takes nothing else.
 """
 
 from __future__ import annotations
@@ -58,7 +57,8 @@ class SignedList:
 
     build: Build
     platform: Platform
-    url: str  # of the build's directory, as the catalog names it
+    url: str  # of the build's directory, as the catalog names it and it is published
+    where: str  # the directory that was read, for messages
     sums: Sums
     signature: Signature
 
@@ -87,7 +87,7 @@ class Verified:
         checksum or identity, `FormatError` for an archive that is malformed or no root filesystem, `Unavailable` and
         `NotFound` for what the source says.
         """
-        what = self.signed.url + ARCHIVE
+        what = self.signed.where + ARCHIVE
         with self._open(ARCHIVE) as download:
             archive = VerifyingReader(download, self.signed.archive_digest, download.size, what)
             inspector = Inspector(what)
@@ -107,12 +107,12 @@ class Verified:
 
 def verify_list(untrusted: Untrusted, keyring: Keyring, *, now: datetime) -> SignedList:
     """Return the list that `untrusted` carries, once rules 1 and 2 hold; raises `VerificationError`, `FormatError`."""
-    what = untrusted.url + LIST
+    what = untrusted.where + LIST
     signature = verify_signature(untrusted.sums, untrusted.signature, keyring, now=now, what=what)
     sums = parse_sums(untrusted.sums, what)
-    identity.check_signed_at(signature.made, untrusted.build, now=now, what=untrusted.url + SIGNATURE)
+    identity.check_signed_at(signature.made, untrusted.build, now=now, what=untrusted.where + SIGNATURE)
     sums.sha256(ARCHIVE)  # a list that does not name the archive is refused here, before anything is fetched for it
-    return SignedList(untrusted.build, untrusted.platform, untrusted.url, sums, signature)
+    return SignedList(untrusted.build, untrusted.platform, untrusted.url, untrusted.where, sums, signature)
 
 
 def verify_archive(signed: SignedList, preset: Preset, open_file: Open, *, metadata_limit: int = 1 << 20) -> Verified:
@@ -122,7 +122,7 @@ def verify_archive(signed: SignedList, preset: Preset, open_file: Open, *, metad
     """
     if METADATA not in signed.sums.names:
         return Verified(signed, preset, (), open_file)
-    what = signed.url + METADATA
+    what = signed.where + METADATA
     expected = Digest("sha256", signed.sums.sha256(METADATA))
     try:
         with open_file(METADATA) as download:
@@ -164,14 +164,14 @@ def _check_rest(archive: VerifyingReader, signed: SignedList, cause: StatefulPod
     try:
         archive.finish()
     except VerificationError as mismatch:
-        raise VerificationError(f"{mismatch} (signed in {signed.url}{LIST} by {signed.signature.primary})") from cause
+        raise VerificationError(f"{mismatch} (signed in {signed.where}{LIST} by {signed.signature.primary})") from cause
 
 
 def _with_archive(problem: str, signed: SignedList, open_file: Open) -> str:
     """Add to `problem` what became of the archive beside it, so that one report tells the state of the directory."""
     try:
         with open_file(ARCHIVE) as download:
-            VerifyingReader(download, signed.archive_digest, download.size, signed.url + ARCHIVE).finish()
+            VerifyingReader(download, signed.archive_digest, download.size, signed.where + ARCHIVE).finish()
     except StatefulPodsError as error:
         return f"{problem}; also, {error}"
     return problem

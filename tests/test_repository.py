@@ -38,7 +38,7 @@ def tracked_files() -> Iterator[Path]:
             check=True,
         ).stdout
     except (OSError, subprocess.CalledProcessError):  # an unpacked archive, or no git
-        ignored = {".git", ".venv", "build", "dist", "preset-images", "__pycache__"}
+        ignored = {".git", ".venv", "build", "dist", "preset-images", "__pycache__", ".hypothesis"}
         paths = (path for path in ROOT.rglob("*") if not ignored & set(path.relative_to(ROOT).parts))
         yield from (path for path in paths if path.is_file() and "_cache" not in str(path))
         return

@@ -4,7 +4,7 @@ A line of ``meta/1.0/index-system`` is ``distribution;release;architecture;varia
 combination. In each path lie the archive, a list of checksums over all the files there, and the list's signature. The
 index itself is not signed: what it says is only where to look, and identity.py checks what was found there. So a
 malformed line stops the build (half an index is no index), while a path is held to no more than that it is plain and
-ends with the build's name. Source: DESIGN.md section 5.
+ends with the build's name. Source: README.md, "Your own catalog".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from presetbuild.fetch import Source, url_of
-from shim.errors import FormatError, NotReady, printable
+from shim.errors import FormatError, NotFound, NotReady, printable
 from shim.image.model import Platform
 
 INDEX = "meta/1.0/index-system"
@@ -29,6 +29,8 @@ LIST_LIMIT = 1 << 20
 SIGNATURE_LIMIT = 64 << 10
 ARCHIVE_LIMIT = 8 << 30
 
+_SHOWN = 30  # releases of a distribution that a message lists
+_PLAIN = re.compile(r"[A-Za-z0-9._:+~@-]{1,255}", re.ASCII)
 _FIELDS = ("distribution", "release", "architecture", "variant", "build", "path")
 
 
@@ -64,12 +66,16 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Untrusted:
-    """What was fetched for one platform of a build and not yet looked at. `url` is its directory as the catalog has it,
-    also where a mirror answered, and ends with a slash; `sums` and `signature` are raw bytes."""
+    """What was fetched for one platform of a build and not yet looked at.
+
+    `url` is its directory as the catalog has it, also where a mirror answered; `where` is what was read, for messages;
+    both end with a slash. `sums` and `signature` are raw bytes.
+    """
 
     build: Build
     platform: Platform
     url: str
+    where: str
     sums: bytes
     signature: bytes
 
@@ -125,7 +131,8 @@ def resolve(
     siblings = [line for line in lines if line.distribution == distribution]
     found = {line.architecture: line for line in siblings if (line.release, line.variant) == (release, variant)}
     if not found:
-        there = ", ".join(sorted({f"{line.release};{line.variant}" for line in siblings}))
+        releases = sorted({f"{line.release};{line.variant}" for line in siblings})
+        there = ", ".join(releases[:_SHOWN]) + (f" and {len(releases) - _SHOWN} more" if releases[_SHOWN:] else "")
         raise NotReady(f"{what}: the upstream has no {asked}; of {distribution} it has: {there or 'nothing'}")
     offered = {
         platform: found.get(platform.architecture) if platform.os == "linux" and not platform.variant else None
@@ -137,7 +144,7 @@ def resolve(
         return Build(name, parse_build(name), {platform: line.path for platform, line in offered.items() if line})
     report = ", ".join(f"{platform} {line.build if line else 'none'}" for platform, line in offered.items())
     newest = max(line.build for line in found.values())
-    age = f"; the newest build, {newest}, is {_age(now - parse_build(newest))} old" if now else ""
+    age = f"; the newest build, {newest}, is {describe_age(now - parse_build(newest))} old" if now else ""
     raise NotReady(
         f"{what} is not ready: every platform must be on one build of {asked}, and the upstream has {report}{age}; "
         "try again when it has finished"
@@ -145,14 +152,34 @@ def resolve(
 
 
 def fetch_lists(source: Source, build: Build, platform: Platform, catalog_url: str) -> Untrusted:
-    """Fetch the checksum list of one platform and its signature; raises what `Source.read` raises.
+    """Fetch the checksum list of one platform and its signature.
+
+    Raises `NotReady` where the list of a build that the index names is not there, and what `Source.read` raises.
 
     `catalog_url` is the upstream's URL in the catalog, which is what gets published, whatever `source` is.
     """
     directory = build.directories[platform]
-    sums = source.read(directory + LIST, LIST_LIMIT)
+    try:
+        sums = source.read(directory + LIST, LIST_LIMIT)
+    except NotFound as error:
+        raise NotReady(
+            f"the index names build {build.name} for {platform}, and its directory has no {LIST}: {error}; the "
+            "upstream may be replacing the build, so try again later"
+        ) from error
     signature = source.read(directory + SIGNATURE, SIGNATURE_LIMIT)
-    return Untrusted(build, platform, url_of(catalog_url, directory), sums, signature)
+    where = f"{source.url}/{directory}"
+    return Untrusted(build, platform, url_of(catalog_url, directory), where, sums, signature)
+
+
+def check_directory(path: str) -> str:
+    """Return the `path` of a build's directory if it is made of plain names; raises `FormatError`.
+
+    It ends up in URLs that are published, so nothing in it may need an escape or mean something else there.
+    """
+    parts = path.removesuffix("/").split("/")
+    if not path.endswith("/") or not all(_PLAIN.fullmatch(part) and part.strip(".") for part in parts):
+        raise FormatError(f"expected a path of plain names between slashes, found {printable(path)!r}")
+    return path
 
 
 def _parse_line(raw: bytes, where: str) -> Line:
@@ -167,15 +194,19 @@ def _parse_line(raw: bytes, where: str) -> Line:
         parse_build(build)
     except FormatError as error:
         raise FormatError(f"{where}: {error}") from error
-    parts = path.split("/")[1:-1]
-    if not (path.startswith("/") and path.endswith("/")) or any(part in ("", ".", "..") for part in parts):
-        raise FormatError(f"{where}: expected a path of plain names between slashes, found {printable(path)!r}")
-    if parts[-1:] != [build]:
+    if not path.startswith("/"):
+        raise FormatError(f"{where}: expected a path that begins with a slash, found {printable(path)!r}")
+    try:
+        check_directory(path.removeprefix("/"))
+    except FormatError as error:
+        raise FormatError(f"{where}: {error}") from error
+    if path.split("/")[-2] != build:
         raise FormatError(f"{where}: expected a path that ends with its build, {build}/, found {printable(path)!r}")
     return Line(distribution, release, architecture, variant, build, path.removeprefix("/"))
 
 
-def _age(age: timedelta) -> str:
+def describe_age(age: timedelta) -> str:
+    """Return a time span in words, such as ``3 days``; one that is negative is ``0 hours``."""
     hours = max(age, timedelta()) // timedelta(hours=1)
     number, unit = (hours, "hour") if hours < 48 else (hours // 24, "day")
     return f"{number} {unit}{'' if number == 1 else 's'}"

@@ -48,8 +48,9 @@ class Download:
         """Return up to `amount` bytes, ``b""`` where the blob ends."""
         while True:
             try:
-                self._answer = self._answer or self._open()
-                data = self._answer.read(amount)
+                with self._patience.limit():
+                    self._answer = self._answer or self._open()
+                    data = self._answer.read(amount)
                 if not data and self._at < self._size and self._broke_off(self._answer):
                     raise Interrupted(f"{self._answer.what}: the answer ended after {self._at} of {self._size} bytes")
             except Interrupted as error:
@@ -107,9 +108,10 @@ class Download:
 class Body:
     """A file's bytes as the body of a request, from the first byte each time that it is sent."""
 
-    def __init__(self, file: RawIOBase, descriptor: Descriptor, progress: Progress) -> None:
+    def __init__(self, file: RawIOBase, descriptor: Descriptor, patience: Patience, progress: Progress) -> None:
         self._file = file
         self._size = descriptor.size
+        self._patience = patience
         self._what = f"upload {_short(descriptor.digest)}"
         self._progress = progress
 
@@ -123,6 +125,7 @@ class Body:
         while count := self._file.readinto(buffer):
             yield view[:count]
             sent += count
+            self._patience.moved(0, self._what)  # it starts again from the first byte, so none is progress
             self._progress(self._what, sent, self._size)
 
 

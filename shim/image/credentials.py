@@ -45,7 +45,8 @@ def load(host: str) -> Credentials:
     Raises `FormatError` for a file that is malformed and `Refused` for one that cannot be read.
     """
     directory = os.environ.get("DOCKER_CONFIG")
-    path = (Path(directory) if directory else Path("~/.docker").expanduser()) / "config.json"
+    # expanduser of os.path, because that of Path raises where there is no home.
+    path = Path(directory or os.path.expanduser("~/.docker")) / "config.json"  # noqa: PTH111
     try:
         with path.open("rb") as file:
             document = json.loads(file.read(_LIMIT))
@@ -103,6 +104,10 @@ def _credentials(entry: Any, host: str, path: Path) -> Credentials | None:
     )
     if not all(isinstance(value, str) for value in (username, password, token, packed)):
         raise malformed
+    try:
+        (username + password + token).encode()
+    except UnicodeError:  # half of a surrogate pair, which JSON can write
+        raise malformed from None
     if packed:
         try:
             username, colon, password = base64.b64decode(packed, validate=True).decode().partition(":")

@@ -17,9 +17,9 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Self
 
 from shim.errors import FormatError, NotFound, Refused, Unavailable, VerificationError, printable
 from shim.image.digest import Digest, HashingWriter, VerifyingReader
@@ -41,7 +41,6 @@ _VERSION = "1.0.0"
 _REF_NAME = "org.opencontainers.image.ref.name"
 _TEMPORARY = ".stateful-pods-"  # prefix of what is being written
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE)
-_MAX_INDEX = 64 << 20  # bytes
 
 
 class Layout:
@@ -72,10 +71,7 @@ class Layout:
         digest = at if isinstance(at, Digest) else at.digest
         if isinstance(at, Descriptor) and at.size > MAX_MANIFEST:
             raise FormatError(f"{what} has {at.size} bytes; a manifest has {MAX_MANIFEST} at most")
-        with self._open(digest, what) as file:
-            raw = file.read(MAX_MANIFEST + 1)
-        if len(raw) > MAX_MANIFEST:
-            raise FormatError(f"{what} is longer than a manifest may be, {MAX_MANIFEST} bytes")
+        raw = self._small(self._blob(digest), what, f"{what} does not exist")
         check_raw(raw, at if isinstance(at, Descriptor) else Descriptor("", at, len(raw)), what)
         return parse_manifest(raw, at.media_type if isinstance(at, Descriptor) else None, what)
 
@@ -97,11 +93,10 @@ class Layout:
     def open_blob(self, descriptor: Descriptor) -> VerifyingReader:
         """Return a reader of the blob."""
         what = f"{self._shown}@{descriptor.digest}"
-        file = self._open(descriptor.digest, what)
-        size = os.fstat(file.fileno()).st_size
-        if size != descriptor.size:
+        file = self._open(self._blob(descriptor.digest), f"{what} does not exist")
+        if file.size != descriptor.size:
             file.close()
-            raise VerificationError(f"{what} has {size} bytes; its descriptor states {descriptor.size}")
+            raise VerificationError(f"{what} has {file.size} bytes; its descriptor states {descriptor.size}")
         return VerifyingReader(file, descriptor.digest, descriptor.size, what)
 
     @contextmanager
@@ -125,22 +120,25 @@ class Layout:
             return
         entry = manifest.descriptor.to_json() | {"annotations": {_REF_NAME: tag}}
         with _writing(self, f"tag {tag}"), self._locked():
-            document = self._index()[0]
+            document = json.loads(self._index().raw)  # as it stands, so that what it says beyond us is kept
             entries = [old for old in document["manifests"] if _ref_name(old) != tag]
             document["manifests"] = sorted([*entries, entry], key=canonical_json)
-            self._replace(_INDEX, canonical_json(document))
+            raw = canonical_json(document)
+            if len(raw) > MAX_MANIFEST:
+                raise Refused(f"{self._shown} cannot take the tag {tag}: its {_INDEX} may have {MAX_MANIFEST} bytes")
+            self._replace(_INDEX, raw)
 
     def tags(self) -> list[str]:
         """Return all tags, sorted. A reference name that no registry would take as a tag is not one."""
         found = set()
-        for entry in self._index()[1].manifests:
+        for entry in self._index().manifests:
             with suppress(FormatError):
                 found.add(check_tag(entry.annotations.get(_REF_NAME, "")))
         return sorted(found)
 
     def _tagged(self, tag: str) -> Descriptor | None:
         check_tag(tag)
-        found = [entry for entry in self._index()[1].manifests if entry.annotations.get(_REF_NAME) == tag]
+        found = [entry for entry in self._index().manifests if entry.annotations.get(_REF_NAME) == tag]
         if len({entry.digest for entry in found}) > 1:
             there = ", ".join(str(entry.digest) for entry in found)
             raise FormatError(
@@ -148,18 +146,15 @@ class Layout:
             )
         return found[0] if found else None
 
-    def _index(self) -> tuple[dict[str, Any], Index]:
-        """Return index.json as it stands, so that what it says beyond us is kept, and as it reads."""
-        what = f"{_INDEX} of {self._shown}"
-        raw = self._small(_INDEX, _MAX_INDEX)
-        parsed = parse_manifest(raw, OCI_INDEX, what)
+    def _index(self) -> Index:
+        parsed = parse_manifest(self._top(_INDEX), OCI_INDEX, f"{_INDEX} of {self._shown}")
         if not isinstance(parsed, Index):
-            raise FormatError(f"{what} is an image, not an index")
-        return json.loads(raw), parsed
+            raise FormatError(f"{_INDEX} of {self._shown} is an image, not an index")
+        return parsed
 
     def _check_marker(self) -> None:
         try:
-            version = json.loads(self._small(_MARKER, MAX_MANIFEST))["imageLayoutVersion"]
+            version = json.loads(self._top(_MARKER))["imageLayoutVersion"]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise FormatError(f"{_MARKER} of {self._shown} is malformed: expected imageLayoutVersion") from error
         if version != _VERSION:
@@ -167,20 +162,21 @@ class Layout:
                 f"{self._shown} is an image layout of version {printable(str(version))}; {_VERSION} is understood"
             )
 
-    def _small(self, name: str, limit: int) -> bytes:
-        with self._open_file(self._path / name, f"{self._shown} is no image layout: it has no {name}") as file:
-            raw = file.read(limit + 1)
-        if len(raw) > limit:
-            raise FormatError(f"{name} of {self._shown} is longer than {limit} bytes")
+    def _top(self, name: str) -> bytes:
+        missing = f"{self._shown} is no image layout: it has no {name}"
+        return self._small(self._path / name, f"{name} of {self._shown}", missing)
+
+    def _small(self, path: Path, what: str, missing: str) -> bytes:
+        with self._open(path, missing) as file:
+            raw = file.read(MAX_MANIFEST + 1)
+        if len(raw) > MAX_MANIFEST:
+            raise FormatError(f"{what} is longer than {MAX_MANIFEST} bytes, which is all that such a file may have")
         return raw
 
     def _blob(self, digest: Digest) -> Path:
         return self._path / "blobs" / digest.algorithm / digest.encoded
 
-    def _open(self, digest: Digest, what: str) -> IO[bytes]:
-        return self._open_file(self._blob(digest), f"{what} does not exist")
-
-    def _open_file(self, path: Path, missing: str) -> IO[bytes]:
+    def _open(self, path: Path, missing: str) -> _File:
         shown = printable(str(path))
         try:
             # Without O_NONBLOCK a FIFO under that name would wait for its writer for ever.
@@ -189,10 +185,11 @@ class Layout:
             raise NotFound(missing) from error
         except OSError as error:
             raise _failed(f"open {shown}", error) from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise FormatError(f"{shown} is not a regular file")
-        return os.fdopen(descriptor, "rb")
+        return _File(os.fdopen(descriptor, "rb"), status.st_size, shown)
 
     def _create(self) -> None:
         with _writing(self, "the layout"):
@@ -256,6 +253,30 @@ class Layout:
                     path.unlink()
                 finally:
                     os.close(descriptor)
+
+
+class _File:
+    """A regular file of `size` bytes that is read, with our errors: a disk may fail, or a symlink lead anywhere."""
+
+    def __init__(self, file: BufferedReader, size: int, shown: str) -> None:
+        self._file = file
+        self.size = size
+        self._shown = shown
+
+    def read(self, amount: int, /) -> bytes:
+        try:
+            return self._file.read(amount)
+        except OSError as error:
+            raise _failed(f"read {self._shown}", error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class _Writer:

@@ -8,13 +8,14 @@ and Docker's schema 2, which is read and never written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
 from shim.errors import FormatError, NotFound, VerificationError, printable
 from shim.image.digest import Digest
+from shim.image.document import read_object, shape
 
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -43,8 +44,31 @@ LAYER_COMPRESSION: Mapping[str, str] = MappingProxyType(
 
 MAX_MANIFEST = 4 << 20  # bytes; the least that the distribution specification asks registries to accept
 
+MAX_SIZE = 2**63 - 1  # bytes; other readers hold a size in 64 bits
+
 _UNSPECIFIC = (None, "application/json", "text/plain")  # what servers say that know no media types of images
 _NO_ANNOTATIONS: Mapping[str, str] = MappingProxyType({})
+
+# Names that people choose, such as labels, are in none of these.
+_PLATFORM = shape("architecture os os.version os.features variant features")
+_DESCRIPTOR = shape("mediaType digest size urls annotations data artifactType", platform=_PLATFORM)
+_MANIFEST = shape(
+    "schemaVersion mediaType artifactType annotations",
+    config=_DESCRIPTOR,
+    layers=_DESCRIPTOR,
+    manifests=_DESCRIPTOR,
+    subject=_DESCRIPTOR,
+)
+_CONFIG = shape(
+    "created author architecture os os.version os.features variant",
+    config=shape(
+        "User ExposedPorts Env Entrypoint Cmd Volumes WorkingDir Labels StopSignal StopTimeout ArgsEscaped Memory "
+        "MemorySwap CpuShares OnBuild Shell",
+        Healthcheck=shape("Test Interval Timeout StartPeriod StartInterval Retries"),
+    ),
+    rootfs=shape("type diff_ids"),
+    history=shape("created created_by author comment empty_layer"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +197,7 @@ def parse_manifest(raw: bytes, media_type: str | None, what: str) -> Manifest | 
     ``mediaType``, where it has one, must agree. `what` names the document in messages. Raises `FormatError`: for a
     schema 1 manifest, a document that is both an image and an index or neither, and anything malformed.
     """
-    document = _object(raw, what)
+    document = read_object(raw, _MANIFEST, what)
     declared = document.get("mediaType")
     if not isinstance(declared, str | None):
         raise FormatError(f"{what} has a mediaType that is no text")
@@ -213,7 +237,7 @@ def parse_manifest(raw: bytes, media_type: str | None, what: str) -> Manifest | 
 
 def parse_config(raw: bytes, what: str) -> Config:
     """Return the image configuration that `raw` holds; raises `FormatError`."""
-    document = _object(raw, what)
+    document = read_object(raw, _CONFIG, what)
     architecture, system, variant = (document.get(key) for key in ("architecture", "os", "variant"))
     if not isinstance(architecture, str) or not isinstance(system, str) or not isinstance(variant, str | None):
         raise FormatError(f"{what} does not name its architecture and operating system")
@@ -251,30 +275,6 @@ def canonical_json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _object(raw: bytes, what: str) -> dict[str, Any]:
-    try:
-        document = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-        if b"\\ud" in raw.lower():  # half of a surrogate pair is text that nobody could write again
-            json.dumps(document, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{what} is not a JSON document: {printable(str(error))}") from error
-    if not isinstance(document, dict):
-        raise FormatError(f"{what} is not a JSON object")
-    return document
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    # Two readers may keep different ones of two equal keys, so a document that has them has no one meaning.
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return document
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _descriptors(document: Mapping[str, Any], key: str, what: str) -> tuple[Descriptor, ...]:
     entries = document.get(key)
     if not isinstance(entries, list):
@@ -288,7 +288,7 @@ def _descriptor(value: object, what: str) -> Descriptor:
     media_type, size, artifact_type = (value.get(key) for key in ("mediaType", "size", "artifactType"))
     if not isinstance(media_type, str) or not isinstance(artifact_type, str | None):
         raise FormatError(f"{what} has no mediaType")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SIZE:
         raise FormatError(f"{what} has no valid size")
     return Descriptor(
         media_type=media_type,

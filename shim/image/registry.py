@@ -34,7 +34,7 @@ from shim.image.model import (
 )
 from shim.image.progress import Progress, silent
 from shim.image.reference import check_host, check_repository, check_tag
-from shim.image.retry import Interrupted, Retry
+from shim.image.retry import Interrupted, Patience, Retry
 
 if TYPE_CHECKING:
     from shim.image.transport import Answer
@@ -94,20 +94,11 @@ class RegistryRepository:
         return parsed
 
     def resolve(self, tag: str) -> Digest | None:
-        """Return the digest that `tag` names at this moment, None if there is no such tag."""
-        path = f"{self._path}/manifests/{check_tag(tag)}"
-        answer = self._retry.start().run(lambda: self._attempt("HEAD", path, headers={"Accept": _ACCEPT}))
-        answer.drain()
-        if answer.status == 404:
-            return None
-        if answer.status == 200:
-            try:
-                return Digest.parse(answer.headers.get("Docker-Content-Digest", ""))
-            except FormatError:
-                pass  # absent or malformed: the bytes themselves tell
-        elif answer.status not in _NO_HEAD:
-            raise unexpected(answer)
-        found = self._manifest_bytes(tag)
+        """Return the digest that `tag` names at this moment, None if there is no such tag.
+
+        It is taken over the manifest itself: what a registry states about one that it does not hand out proves nothing.
+        """
+        found = self._manifest_bytes(check_tag(tag))
         if found is None:
             return None
         _agree(found[1], found[0], f"{self.name}:{tag}")
@@ -156,8 +147,10 @@ class RegistryRepository:
         """Return all tags, sorted; none for a repository that does not exist."""
         found: set[str] = set()
         url = f"{self._path}/tags/list?n=1000"
+        patience = self._retry.start()
         for _ in range(_MAX_PAGES):
-            page = self._tag_page(url)
+            page = self._tag_page(url, patience)
+            patience.moved(0, f"the list of tags of {self.name}")
             if page is None:
                 return sorted(found)
             tags, following = page
@@ -167,11 +160,11 @@ class RegistryRepository:
             url = following
         raise Refused(f"{self.name}: the list of tags does not end after {_MAX_PAGES} pages")
 
-    def _tag_page(self, url: str) -> tuple[list[str], str | None] | None:
+    def _tag_page(self, url: str, patience: Patience) -> tuple[list[str], str | None] | None:
         def once() -> tuple[bytes, Answer] | None:
             return self._small("GET", url, {})
 
-        found = self._retry.start().run(once)
+        found = patience.run(once)
         if found is None:
             return None
         raw, answer = found
@@ -181,7 +174,7 @@ class RegistryRepository:
                 raise TypeError
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise FormatError(f"{answer.what}: the answer is no list of tags") from error
-        link = re.search(r"<([^>]*)>[^,]*;\s*rel=\"?next\"?", answer.headers.get("Link", ""))
+        link = re.search(r"<([^>]*)>[^,]*;\s*rel=\"?next\"?", answer.headers.get("Link", "")[:8192])
         following = urls.follow(answer.url, link[1]) if link else None
         if following and urls.origin(following) != urls.origin(self._transport.base):
             raise Refused(f"{answer.what}: the next page of tags is said to be elsewhere, at {urls.shown(following)}")
@@ -215,7 +208,7 @@ class RegistryRepository:
         if answer.status != 200:
             raise unexpected(answer)
         length = answer.headers.get("Content-Length", "")
-        if length.isdecimal():
+        if re.fullmatch(r"[0-9]{1,19}", length):
             return int(length) == descriptor.size
         try:
             with self.open_blob(descriptor) as reader:
@@ -225,8 +218,9 @@ class RegistryRepository:
         return True
 
     def _send(self, descriptor: Descriptor, file: RawIOBase) -> None:
-        body = Body(file, descriptor, self._progress)
-        self._retry.start(descriptor.size).run(lambda: self._upload(descriptor, body))
+        patience = self._retry.start(descriptor.size)
+        body = Body(file, descriptor, patience, self._progress)
+        patience.run(lambda: self._upload(descriptor, body))
 
     def _upload(self, descriptor: Descriptor, body: Body) -> None:
         """Store a blob, in one attempt.

@@ -20,7 +20,10 @@ _BINARIES = frozenset((b"bin", b"sbin", b"usr/bin", b"usr/sbin"))
 _CLOUD_INIT = (b"usr/bin/cloud-init", b"bin/cloud-init", b"usr/local/bin/cloud-init")
 _OS_RELEASE = (b"etc/os-release", b"usr/lib/os-release")
 _MAX_KEPT = 64  # files whose name says os-release; the link may come behind what it points at
-_MAX_NAMES = 64 << 20  # bytes of all paths and link texts together; those of a million ordinary files
+# Bytes of all paths and link texts that are kept, with what one entry takes beside them: 130,000 files with paths of 60
+# bytes. More would not leave this process below 150 MB together with an xz that uses all of its own bound.
+_MAX_INDEX = 20 << 20
+_ENTRY = 96  # bytes, as measured
 _MAX_LINKS = 40  # symlinks in one path, as the kernel counts them
 _ELF_HEADER = 20  # bytes, up to and with e_machine
 
@@ -40,10 +43,13 @@ _ARCHITECTURES = {
 
 _ASSIGNMENT = re.compile(
     r"""(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?:
-        "(?P<double>(?:[^"$`\\]|\\.)*)" | '(?P<single>[^']*)' | (?P<plain>[^\s"'$`\\;&|<>()*?\[\]#~]*)
+        "(?P<double>(?:[^"$`\\]|\\.)*)" | '(?P<single>[^']*)' | (?P<plain>(?:[^\s"'$`\\;&|<>()~]|(?<![=:])~)*)
     )""",
     re.ASCII | re.VERBOSE,
 )
+# A backslash at its end continues a comment for older releases of systemd, and does not for a shell.
+_NOTHING = re.compile(r"(?:#.*(?<!\\))?")
+_CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f]")
 _ESCAPED = re.compile(r'\\([\\$"`])')
 
 
@@ -71,7 +77,7 @@ class Inspector:
         self._walker = TarWalker(self._look, self._keep, what)
         self._kinds: dict[bytes, int | bytes] = {}
         self._members = 0
-        self._names = 0  # bytes of all paths and link texts that are kept
+        self._index = 0  # bytes, counted as for _MAX_INDEX
         self._kept: dict[bytes, bytes] = {}  # content of files that may be the os-release
         self._machines: dict[str, bytes] = {}
 
@@ -86,7 +92,7 @@ class Inspector:
         return Inspection(
             size=size,
             members=self._members,
-            os_release=MappingProxyType(parse_os_release(self._os_release())),
+            os_release=MappingProxyType(self._os_release()),
             machines=MappingProxyType(dict(self._machines)),
             cloud_init=any(self._kinds.get(self._resolve(path)) == _EXECUTABLE for path in _CLOUD_INIT),
         )
@@ -106,9 +112,9 @@ class Inspector:
         if before is not None and before != _IMPLIED:
             self._refuse(member, "its path stands twice")
         self._kinds[path] = self._kind(member)
-        self._names += len(path) + len(member.linkname)
-        if self._names > _MAX_NAMES:
-            self._refuse(member, f"the names in the archive have more than {_MAX_NAMES} bytes")
+        self._index += _ENTRY + len(path) + (_ENTRY // 2 + len(member.linkname) if member.type == SYMLINK else 0)
+        if self._index > _MAX_INDEX:
+            self._refuse(member, f"the names of its members take more than {_MAX_INDEX} bytes of memory")
         if member.type == HARD_LINK and member.link in self._kept:
             self._kept[path] = self._kept[member.link]
         if member.type != REGULAR or member.sparse is not None:
@@ -140,7 +146,7 @@ class Inspector:
             if kind is not None:
                 self._refuse(member, f"it is below '{printable(parent)}', which is no directory")
             self._kinds[parent] = _IMPLIED
-            self._names += len(parent)
+            self._index += _ENTRY + len(parent)
             parent = parent.rpartition(b"/")[0]
 
     def _keep(self, member: Member, content: bytes) -> None:
@@ -170,7 +176,7 @@ class Inspector:
                 todo += text.split(b"/")[::-1]
         return b"/".join(found)
 
-    def _os_release(self) -> bytes:
+    def _os_release(self) -> dict[str, str]:
         path = next(path for path in _OS_RELEASE if path in self._kinds)
         found = self._resolve(path)
         content = self._kept.get(found)
@@ -180,7 +186,7 @@ class Inspector:
             )
         if len(content) > MAX_OS_RELEASE:
             raise FormatError(f"{self._what}: {printable(found)} is longer than {MAX_OS_RELEASE} bytes")
-        return content
+        return parse_os_release(content, f"{self._what}: {printable(found)}")
 
     def _check_root(self) -> None:
         directories = (_IMPLIED, _DIRECTORY)
@@ -212,15 +218,23 @@ class Inspector:
         raise FormatError(f"{self._what}, member '{printable(member.name)}', byte {member.start}: {problem}")
 
 
-def parse_os_release(content: bytes) -> dict[str, str]:
-    """Return the variables of an os-release file, by the rules of os-release(5).
+def parse_os_release(content: bytes, what: str = "os-release") -> dict[str, str]:
+    """Return the variables of an os-release file, by the rules of os-release(5); the last assignment of one wins.
 
-    No shell feature but quoting is understood. A line that is no plain assignment (a comment, an expansion, a command,
-    quoted pieces put together) counts for nothing, and the last of several assignments wins, as for systemd.
+    Raises `FormatError`, which calls the file `what`, for a line that is neither blank nor a comment nor one plain
+    assignment (an expansion, a command, quoted pieces put together, a value of several lines): a shell and the
+    parsers of os-release would read different values.
     """
     variables = {}
-    for line in content.decode("utf-8", "replace").split("\n"):
-        if found := _ASSIGNMENT.fullmatch(line.strip(" \t")):
+    for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
+        text = line.strip(" \t")
+        found = _ASSIGNMENT.fullmatch(text)
+        if _CONTROL.search(line) or not (found or _NOTHING.fullmatch(text)):
+            raise FormatError(
+                f"{what}, line {number}: expected NAME=value as os-release(5) has it, a comment or nothing; "
+                f"found '{printable(line)}'"
+            )
+        if found:
             double, single, plain = found["double"], found["single"], found["plain"]
             if double is not None:
                 variables[found["name"]] = _ESCAPED.sub(r"\1", double)

@@ -1,4 +1,4 @@
-"""An HTTP session that takes credentials from nowhere, keeps nothing, follows nothing, and always has a timeout.
+"""An HTTP session that takes credentials from nowhere, keeps nothing, follows nothing, and never waits without end.
 
 The proxies and the authorities that the environment names are honoured: HTTPS_PROXY, HTTP_PROXY, NO_PROXY,
 REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE, SSL_CERT_DIR.
@@ -6,14 +6,16 @@ REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE, SSL_CERT_DIR.
 
 from __future__ import annotations
 
+import http.client
+import io
 import os
-from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 
 import requests
 import urllib3
 
 from shim.image import urls
+from shim.image.retry import seconds_left, time_limit
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0  # without a byte in either direction
@@ -23,12 +25,15 @@ _TARGET = "X-Exact-Target"  # never sent: it carries the request target past two
 
 
 class Session(requests.Session):
-    """A `requests.Session` for one registry. Not for several threads at once."""
+    """A `requests.Session` for one far end. Not for several threads at once.
+
+    Errors are those of requests, `InvalidHeader` for whatever it cannot make sense of, and `OSError` for a bundle of
+    authorities that cannot be read.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.auth = _unchanged  # a session without one takes credentials from ~/.netrc, and from URLs
-        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         self.headers.update({"User-Agent": "stateful-pods", "Accept-Encoding": "identity"})
         for prefix in ("https://", "http://"):
             self.mount(prefix, _Adapter())
@@ -37,6 +42,18 @@ class Session(requests.Session):
         """Send one request; a redirect is an answer like any other."""
         options["allow_redirects"] = False
         return super().request(method, url, *args, **options)
+
+    def send(self, request: Any, **options: Any) -> requests.Response:
+        """Send a prepared request; what the libraries stumble over in an answer is one kind of error."""
+        try:
+            return super().send(request, **options)
+        except (requests.RequestException, urllib3.exceptions.HTTPError):
+            raise
+        except (http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise requests.exceptions.InvalidHeader(f"malformed answer: {error}") from error
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Find none: requests would read a redirect's body, whole and decoded, even where it follows none."""
 
     def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
         """Prepare `request`, and note its target as it was given."""
@@ -58,12 +75,46 @@ def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
+class _Incoming(io.RawIOBase):
+    """The receiving side of a socket, whose waits end with the `time_limit` of whoever reads."""
+
+    def __init__(self, sock: Any, raw: io.RawIOBase) -> None:
+        self._sock = sock
+        self._raw = raw
+        self._most = sock.gettimeout() or READ_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(min(seconds_left(), self._most))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        self.fp = io.BufferedReader(_Incoming(sock, self.fp.detach()))
+
+    def begin(self) -> None:
+        """Read the head, without the cookies: http.cookiejar prints a traceback where one is malformed."""
+        super().begin()
+        for name in ("Set-Cookie", "Set-Cookie2"):
+            del self.headers[name]
+
+
 class _Connection(urllib3.connection.HTTPConnection):
-    """Sends the request target as it was given, and holds the pieces of a body to the read timeout.
+    """Sends the request target as it was given, and limits the time for a head and for each piece of a body.
 
     requests and urllib3 rewrite percent-encodings on the way, but a Location may be signed as it stands. And urllib3
     would hold each piece of a body to the connect timeout, which a slow line may need for one piece.
     """
+
+    response_class = _Response
 
     def request(self, method: str, url: str, body: Any = None, headers: Any = None, **options: Any) -> None:
         exact = headers.pop(_TARGET, None)
@@ -72,8 +123,13 @@ class _Connection(urllib3.connection.HTTPConnection):
         super().request(method, exact if exact and url.startswith("/") else url, body, headers, **options)
 
     def connect(self) -> None:
-        super().connect()
+        with time_limit(READ_SECONDS):  # a proxy answers before the server does
+            super().connect()
         self.sock.settimeout(READ_SECONDS)
+
+    def getresponse(self) -> Any:
+        with time_limit(float(self.timeout or READ_SECONDS)):
+            return super().getresponse()
 
 
 class _TLSConnection(_Connection, urllib3.connection.HTTPSConnection):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from shim.errors import FormatError, printable
-from shim.image.tarheader import (
+from shim.image.tarfields import (
     BLOCK,
     BLOCK_DEVICE,
     CHARACTER_DEVICE,
@@ -21,24 +21,20 @@ from shim.image.tarheader import (
     MAX_UNPACKED,
     REGULAR,
     SYMLINK,
-    Extensions,
     HeaderError,
-    Member,
-    check_header,
-    header_number,
     header_text,
-    member_name,
     padded,
     pax_records,
-    read_member,
 )
+from shim.image.tarheader import Extensions, Member, check_header, extension_size, member_name, read_member
+from shim.image.tarsparse import check_content_map
 
 __all__ = [
     "BLOCK", "BLOCK_DEVICE", "CHARACTER_DEVICE", "DIRECTORY", "FIFO", "HARD_LINK", "MAX_EXTENSION", "MAX_MEMBERS",
     "MAX_UNPACKED", "REGULAR", "SYMLINK", "Member", "TarWalker",
 ]  # fmt: skip
 
-MAX_MEMBERS = 2_000_000
+MAX_MEMBERS = 500_000
 
 _ZEROS = bytes(BLOCK)
 
@@ -48,7 +44,8 @@ class TarWalker:
 
     `wanted` is called with each member, in order, when its headers are complete, and says how many leading bytes of
     its content to keep; where that is not 0, `on_content` is called with them (fewer where the member is shorter).
-    `what` names the archive in messages.
+    Nothing of a sparse file is kept: what the archive holds of one is not its content. `what` names the archive in
+    messages.
 
     Raises `FormatError`, which names the member and an offset in the uncompressed archive, for everything that is
     malformed, that common readers take differently, or that is larger than MAX_MEMBERS, MAX_UNPACKED and
@@ -72,7 +69,9 @@ class TarWalker:
         self._ended = False
         self._name: bytes | None = None  # of the member at hand, for messages
         self._extensions = Extensions()
-        self._sparse_header = self._sparse_map = b""
+        self._sparse_header = b""
+        self._sparse_map = bytearray()
+        self._lines = 0  # that a sparse map in the content is short of
 
     def feed(self, data: bytes) -> list[Member]:
         """Take the next piece of the archive, and return the members whose headers it completed."""
@@ -134,7 +133,8 @@ class TarWalker:
             self._extension(block, kind)
         elif kind == GNU_SPARSE:
             self._start()
-            self._sparse_header, self._sparse_map = block, block[386:482]
+            self._sparse_header = block
+            self._sparse_map += block[386:482]
             self._sparse_map_goes_on(block[482])
         else:
             self._member(block)
@@ -149,17 +149,18 @@ class TarWalker:
             self._extensions.start = self._offset
 
     def _extension(self, block: bytes, kind: bytes) -> None:
-        size = header_number(block, "size", 124, 136)
-        if not 0 < size <= MAX_EXTENSION:
-            raise HeaderError(f"it is an extension header of {size} bytes; expected 1 to {MAX_EXTENSION}")
+        size = extension_size(block)
         if kind == b"g" and self._extensions.start is not None:
             raise HeaderError("a global header stands between an extension header and its member")
         if kind != b"g":
             self._start()
-        self._wait(lambda body: self._extension_body(kind, body[:size]), padded(size))
+        self._wait(lambda body: self._extension_body(kind, body[:size], body[size:]), padded(size))
 
-    def _extension_body(self, kind: bytes, body: bytes) -> None:
+    def _extension_body(self, kind: bytes, body: bytes, padding: bytes) -> None:
         self._wait(self._header)
+        # The padding of ordinary content is read by nobody; GNU tar and tarfile read a long name on into it.
+        if padding.strip(b"\0"):
+            raise HeaderError("something other than zeros pads its extension header")
         if kind == b"g":
             if others := pax_records(body).keys() - {b"comment"}:
                 raise HeaderError(f"a global header sets {printable(b', '.join(sorted(others)))} for all members")
@@ -168,13 +169,17 @@ class TarWalker:
                 raise HeaderError("it has two PAX headers")
             self._extensions.pax = pax_records(body)
         else:
-            text = body.rstrip(b"\0")
-            if kind in self._extensions.texts or b"\0" in text:
-                raise HeaderError("it has two long names, or one with a zero byte in it")
+            text, zero, more = body.partition(b"\0")
+            if not zero or more:
+                raise HeaderError("its long name does not have its one zero byte at its end")
+            if kind in self._extensions.texts:
+                raise HeaderError("it has two long names")
             self._extensions.texts[kind] = text
 
     def _sparse_map_goes_on(self, more: int) -> None:
         if more:
+            if not self._sparse_map[-24]:
+                raise HeaderError("its sparse map goes on behind its end")  # GNU tar ends there, others do not
             self._wait(self._sparse_block)
         else:
             self._member(self._sparse_header)
@@ -185,15 +190,34 @@ class TarWalker:
             raise HeaderError(f"its sparse map has more than {MAX_EXTENSION} bytes")
         self._sparse_map_goes_on(block[504])
 
+    def _content_map(self, member: Member, block: bytes) -> None:
+        """Take the sparse map that begins the content: its length in entries, then two lines for each."""
+        if not self._sparse_map:
+            count = block.partition(b"\n")[0]
+            self._lines = 2 * int(count) + 1 if count.isdigit() else 0
+        self._sparse_map += block
+        self._lines -= block.count(b"\n")
+        if self._lines > 0 and len(self._sparse_map) < min(member.size, MAX_EXTENSION):
+            return
+        check_content_map(bytes(self._sparse_map), member.size, member.sparse or 0)
+        self._skip = member.end - member.data - len(self._sparse_map)
+        self._sparse_map = bytearray()
+        self._wait(self._header)
+
     def _member(self, block: bytes) -> None:
         self._name = name = member_name(block, self._extensions)
-        member = read_member(name, block, self._extensions, self._sparse_map, self._offset)
+        member = read_member(name, block, self._extensions, bytes(self._sparse_map), self._offset)
         self._count += 1
         if self._count > MAX_MEMBERS:
             raise HeaderError(f"the archive has more than {MAX_MEMBERS} members")
-        self._extensions, self._sparse_map = Extensions(), b""
+        self._extensions, self._sparse_map = Extensions(), bytearray()
         self._members.append(member)
         amount = self._wanted(member) if self._wanted else 0
+        if member.sparse is not None:
+            amount = 0
+            if b"GNU.sparse.major" in member.pax:
+                self._wait(lambda block: self._content_map(member, block))
+                return
         head = min(amount, member.size)
         if head:
             self._wait(lambda content: self._content(member, content), head)

@@ -10,53 +10,47 @@ The functions here raise `HeaderError`, which says what is wrong; `shim.image.ta
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from zlib import adler32
 
 from shim.errors import printable
+from shim.image.tarfields import (
+    BLOCK,
+    BLOCK_DEVICE,
+    CHARACTER_DEVICE,
+    DIRECTORY,
+    FIFO,
+    GNU,
+    GNU_SPARSE,
+    HARD_LINK,
+    INCREMENTAL,
+    MAX_EXTENSION,
+    MAX_UNPACKED,
+    REGULAR,
+    SYMLINK,
+    USTAR,
+    V7,
+    VOLUME,
+    HeaderError,
+    header_number,
+    header_text,
+    padded,
+    within,
+)
+from shim.image.tarsparse import sparse_size
 
-BLOCK = 512  # bytes
-MAX_EXTENSION = 1 << 20  # bytes of one member's long name, PAX header or sparse map
-MAX_UNPACKED = 64 << 30  # bytes of a whole archive
-
-REGULAR, HARD_LINK, SYMLINK, CHARACTER_DEVICE, BLOCK_DEVICE, DIRECTORY, FIFO = (b"%d" % kind for kind in range(7))
-GNU_SPARSE = b"S"
-
-_USTAR, _GNU, _V7 = b"ustar\x0000", b"ustar  \0", bytes(8)  # magic and version
 _KINDS = (REGULAR, HARD_LINK, SYMLINK, CHARACTER_DEVICE, BLOCK_DEVICE, DIRECTORY, FIFO, GNU_SPARSE)
-_VOLUME = "it belongs to one volume of several; join the volumes and make one archive"
-_REFUSED_FLAGS = {b"M": _VOLUME, b"V": _VOLUME, b"D": "it is a directory listing of GNU tar's incremental backups"}
+# What stands where ustar has the prefix of a name is a prefix for tarfile in every form, and for Go in GNU's, unless it
+# is the two times that GNU tar puts there in incremental backups.
+_BLANK = bytes(BLOCK - 345)
+_NO_DEVICE = (bytes(16), b"0000000\0" * 2)
+_REFUSED_FLAGS = {b"M": VOLUME, b"V": VOLUME, b"D": INCREMENTAL}
 _MAX_ID = (1 << 32) - 2  # (uid_t)-1 means "leave it" to chown, and would leave root
 _MAX_PATH = 4095  # bytes
 _MAX_FIELD = 0o77777777777  # what the size field of a header holds in octal
-_OCTAL = re.compile(rb" *([0-7]+)[ \0]*|\0*")
-_DECIMAL = re.compile(rb"[0-9]{1,19}")
-_DECIMALS = re.compile(rb"[0-9]{1,19}(?:,[0-9]{1,19})*")
-_TIME = re.compile(rb"-?[0-9]{1,19}(?:\.[0-9]*)?")
-_ANY = re.compile(rb"[^\0]*")
-_SPARSE_FORMS = (  # which keys stand together in PAX forms 1.0 and 0.1; 0.0 is read as 0.1
-    {b"GNU.sparse.major", b"GNU.sparse.minor", b"GNU.sparse.name", b"GNU.sparse.realsize"},
-    {b"GNU.sparse.size", b"GNU.sparse.numblocks", b"GNU.sparse.name", b"GNU.sparse.map"},
-    {b"GNU.sparse.size", b"GNU.sparse.numblocks", b"GNU.sparse.map"},
-)
-_PAX_VALUES = {
-    **dict.fromkeys((b"size", b"uid", b"gid"), _DECIMAL),
-    **dict.fromkeys((b"GNU.sparse.size", b"GNU.sparse.realsize", b"GNU.sparse.numblocks"), _DECIMAL),
-    **dict.fromkeys((b"GNU.sparse.offset", b"GNU.sparse.numbytes"), _DECIMAL),
-    **dict.fromkeys((b"mtime", b"atime", b"ctime"), _TIME),
-    **dict.fromkeys((b"path", b"linkpath", b"uname", b"gname", b"GNU.sparse.name"), _ANY),
-    b"GNU.sparse.major": re.compile(b"1"),
-    b"GNU.sparse.minor": re.compile(b"0"),
-    b"GNU.sparse.map": _DECIMALS,
-    b"hdrcharset": re.compile(b"BINARY|ISO-IR 10646 2000 UTF-8"),
-}
-
-
-class HeaderError(ValueError):
-    """What is wrong with a member, in words that follow its name."""
+_MAX_MODE = 0o7777777  # the same for the mode; the bits of the file's type may be among them
+_MAX_MAJOR, _MAX_MINOR = 0xFFF, 0xFFFFF  # Linux, dev_t inside of the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,61 +86,35 @@ class Extensions:
 
 
 def check_header(block: bytes) -> None:
-    """Raise `HeaderError` unless `block` has the checksum that it states, and the magic of a known form."""
+    """Raise `HeaderError` unless `block` has the checksum that it states, and is of a form that is read."""
     # The low half of Adler-32 is one more than the sum of the bytes, exact below 65521: for half a block it is.
     total = (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) - 2
     if header_number(block, "checksum", 148, 156) != total - sum(block[148:156]) + 8 * 0x20:
         raise HeaderError("its header does not match its checksum")
     magic = block[257:265]
-    if magic not in (_USTAR, _GNU, _V7) or (magic == _USTAR and block[508:] == b"tar\0"):
+    if magic not in (USTAR, GNU, V7) or (magic == USTAR and block[508:] == b"tar\0"):
         raise HeaderError(f"its header is of no known form (magic '{printable(magic)}')")
+    flag = block[156:157]
+    if flag in _REFUSED_FLAGS:
+        raise HeaderError(_REFUSED_FLAGS[flag])
+    if magic != USTAR and not block.endswith(_BLANK):
+        sparse = magic == GNU and flag == GNU_SPARSE
+        if not sparse or block[345:386].strip(b"\0") or block[495:].strip(b"\0"):
+            raise HeaderError("its header goes on behind its last field, which some readers take for part of a name")
+    if block[329:345] not in _NO_DEVICE:  # Go and tarfile read them also where they mean nothing
+        header_number(block, "device number", 329, 337)
+        header_number(block, "device number", 337, 345)
 
 
-def header_number(block: bytes, what: str, start: int, end: int) -> int:
-    """Return the number in a field of a header; raises `HeaderError`."""
-    value = _number(block[start:end])
-    if value is None:
-        raise HeaderError(f"its {what} is not a number: '{printable(block[start:end])}'")
-    return value
-
-
-def header_text(block: bytes, start: int, end: int) -> bytes:
-    """Return the text in a field of a header, which a zero byte or the end of the field ends."""
-    return block[start:end].partition(b"\0")[0]
-
-
-def pax_records(body: bytes) -> dict[bytes, bytes]:
-    """Return the records of a PAX header by key; raises `HeaderError`.
-
-    A sparse map of form 0.0 (repeated keys) is returned as form 0.1 writes it.
-    """
-    records: dict[bytes, bytes] = {}
-    sparse_map: list[bytes] = []
-    position = 0
-    while position < len(body):
-        space = body.find(b" ", position, position + 8)
-        digits = body[position : max(space, position)]
-        end = position + int(digits) if digits.isdigit() else 0
-        key, equals, value = body[space + 1 : max(end - 1, 0)].partition(b"=")
-        if not space < end <= len(body) or body[end - 1] != 0x0A or not equals or not key or b"\0" in key:
-            raise HeaderError(f"the record at byte {position} of its PAX header is malformed")
-        if key.startswith(b"GNU.volume."):
-            raise HeaderError(_VOLUME)
-        form = _PAX_VALUES.get(key)
-        if form and not form.fullmatch(value):
-            raise HeaderError(f"its PAX header says {printable(key)}={printable(value)}, which is malformed")
-        if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
-            if (key == b"GNU.sparse.offset") == len(sparse_map) % 2:
-                raise HeaderError("its sparse map is malformed")
-            sparse_map.append(value)
-        elif records.setdefault(key, value) != value:
-            raise HeaderError(f"its PAX header holds two values of {printable(key)}")
-        position = end
-    if sparse_map:
-        if b"GNU.sparse.map" in records:
-            raise HeaderError("it has two sparse maps")
-        records[b"GNU.sparse.map"] = b",".join(sparse_map)
-    return records
+def extension_size(block: bytes) -> int:
+    """Return how many bytes of an extension stand behind its header; raises `HeaderError`."""
+    # The rest means nothing, but Go reads it too, and tarfile takes what it cannot read for the end of the archive.
+    for what, start, end in (("mode", 100, 108), ("uid", 108, 116), ("gid", 116, 124), ("mtime", 136, 148)):
+        header_number(block, what, start, end)
+    size = header_number(block, "size", 124, 136)
+    if not 0 < size <= MAX_EXTENSION:
+        raise HeaderError(f"it is an extension header of {size} bytes; expected 1 to {MAX_EXTENSION}")
+    return size
 
 
 def read_member(name: bytes, block: bytes, extensions: Extensions, sparse_map: bytes, offset: int) -> Member:
@@ -156,13 +124,15 @@ def read_member(name: bytes, block: bytes, extensions: Extensions, sparse_map: b
     the last block of the headers is.
     """
     pax = extensions.pax
-    kind = _kind(block[156:157], name)
+    kind = _kind(block, name)
     size = _size(block, pax, kind)
     linkname = _override(extensions, b"K", b"linkpath", header_text(block, 157, 257))
     if kind in (HARD_LINK, SYMLINK) and not linkname:
         raise HeaderError("it is a link to nothing")
+    if kind == HARD_LINK and _is_directorys(linkname):
+        raise HeaderError("it is a hard link to a directory")
     device = kind in (CHARACTER_DEVICE, BLOCK_DEVICE)
-    if device and block[257:265] == _V7:
+    if device and block[257:265] == V7:
         raise HeaderError("it is a device, and its header has no field for which")
     if max(len(name), len(linkname)) > _MAX_PATH:
         raise HeaderError(f"its name or link text is longer than {_MAX_PATH} bytes, more than Linux takes")
@@ -173,17 +143,17 @@ def read_member(name: bytes, block: bytes, extensions: Extensions, sparse_map: b
         name=name,
         path=path,
         type=REGULAR if kind == GNU_SPARSE else kind,
-        mode=header_number(block, "mode", 100, 108) & 0o7777,
+        mode=within("mode", header_number(block, "mode", 100, 108), _MAX_MODE) & 0o7777,
         uid=_id(block, pax, "uid", 108),
         gid=_id(block, pax, "gid", 116),
         size=size,
         mtime=_mtime(block, pax),
         linkname=linkname,
         link=canonical(linkname) if kind == HARD_LINK else b"",
-        devmajor=header_number(block, "device number", 329, 337) if device else 0,
-        devminor=header_number(block, "device number", 337, 345) if device else 0,
+        devmajor=within("device number", header_number(block, "", 329, 337), _MAX_MAJOR) if device else 0,
+        devminor=within("device number", header_number(block, "", 337, 345), _MAX_MINOR) if device else 0,
         pax=pax,
-        sparse=_sparse(block, pax, sparse_map, kind, size),
+        sparse=sparse_size(block, pax, sparse_map, kind, size),
         start=offset if extensions.start is None else extensions.start,
         data=offset + BLOCK,
         end=offset + BLOCK + padded(size),
@@ -193,10 +163,12 @@ def read_member(name: bytes, block: bytes, extensions: Extensions, sparse_map: b
 def member_name(block: bytes, extensions: Extensions) -> bytes:
     """Return the name of a member as its headers spell it; raises `HeaderError` when they spell two."""
     name = header_text(block, 0, 100)
-    if block[257:265] == _USTAR and block[345]:
+    if block[257:265] == USTAR and block[345]:
         name = header_text(block, 345, 500) + b"/" + name
+    if extensions.start is None:
+        return name
     name = _override(extensions, b"L", b"path", name)
-    return extensions.pax.get(b"GNU.sparse.name", name)
+    return _override(extensions, b"L", b"GNU.sparse.name", name)
 
 
 def canonical(name: bytes) -> bytes:
@@ -207,38 +179,29 @@ def canonical(name: bytes) -> bytes:
     return b"/".join(parts)
 
 
-def padded(size: int) -> int:
-    """Return `size` in bytes rounded up to whole blocks."""
-    return -(-size // BLOCK) * BLOCK
-
-
-@lru_cache(4096)  # owners, modes and device numbers are few
-def _number(text: bytes) -> int | None:
-    if text[0] == 0x80:
-        return int.from_bytes(text[1:], "big")
-    if text[0] == 0xFF:
-        return int.from_bytes(text, "big", signed=True)
-    octal = _OCTAL.fullmatch(text)
-    return int(octal[1] or b"0", 8) if octal else None
-
-
 def _override(extensions: Extensions, flag: bytes, key: bytes, text: bytes) -> bytes:
     if flag in extensions.texts and key in extensions.pax:
         raise HeaderError(f"both a GNU long name and a PAX record give its {printable(key)}")
     return extensions.texts.get(flag, extensions.pax.get(key, text))
 
 
-def _kind(flag: bytes, name: bytes) -> bytes:
-    if flag in _REFUSED_FLAGS:
-        raise HeaderError(_REFUSED_FLAGS[flag])
+def _is_directorys(name: bytes) -> bool:
+    return name.rpartition(b"/")[2] in (b"", b".")
+
+
+def _kind(block: bytes, name: bytes) -> bytes:
+    flag = block[156:157]
     if not name:
         raise HeaderError("its name is empty")
-    if flag == b"\0" and name.endswith(b"/"):
-        return DIRECTORY  # how the v7 form marks one
+    if flag == b"\0":  # the v7 form marks a directory by its name; tarfile asks the header's, others the long name
+        if name.endswith(b"/") != header_text(block, 0, 100).endswith(b"/"):
+            raise HeaderError("by one of its names it is a directory, by the other it is none")
+        if name.endswith(b"/"):
+            return DIRECTORY
     kind = REGULAR if flag in (b"\0", b"7") else flag
     if kind not in _KINDS:
         raise HeaderError(f"its type flag '{printable(flag)}' is unknown")
-    if kind != DIRECTORY and name.rpartition(b"/")[2] in (b"", b"."):
+    if kind != DIRECTORY and _is_directorys(name):
         raise HeaderError("it is no directory, and its name is a directory's")
     return kind
 
@@ -250,9 +213,7 @@ def _size(block: bytes, pax: Mapping[bytes, bytes], kind: bytes) -> int:
         # A reader that knows no PAX goes by the header, and would take content for members.
         if size <= _MAX_FIELD and size != stated:
             raise HeaderError(f"its header states {stated} bytes, its PAX header {size}")
-    if not 0 <= size <= MAX_UNPACKED:
-        raise HeaderError(f"its size is {size} bytes; expected 0 to {MAX_UNPACKED}")
-    if size and kind not in (REGULAR, GNU_SPARSE):
+    if within("size", size, MAX_UNPACKED) and kind not in (REGULAR, GNU_SPARSE):
         raise HeaderError(f"it is no regular file, and states {size} bytes of content")
     return size
 
@@ -261,9 +222,7 @@ def _id(block: bytes, pax: Mapping[bytes, bytes], what: str, start: int) -> int:
     value = header_number(block, what, start, start + 8)
     if pax:
         value = int(pax.get(what.encode(), value))
-    if not 0 <= value <= _MAX_ID:
-        raise HeaderError(f"its {what} is {value}; expected 0 to {_MAX_ID}")
-    return value
+    return within(what, value, _MAX_ID)
 
 
 def _mtime(block: bytes, pax: Mapping[bytes, bytes]) -> int:
@@ -272,45 +231,3 @@ def _mtime(block: bytes, pax: Mapping[bytes, bytes]) -> int:
         whole, _, fraction = pax[b"mtime"].partition(b".")
         seconds = int(whole) - (whole.startswith(b"-") and bool(fraction.strip(b"0")))
     return seconds
-
-
-def _sparse(block: bytes, pax: Mapping[bytes, bytes], sparse_map: bytes, kind: bytes, size: int) -> int | None:
-    """Return the size with holes of a sparse file, None for any other."""
-    keys = {key for key in pax if key.startswith(b"GNU.sparse.")} if pax else set()
-    if kind == GNU_SPARSE and not keys and block[257:265] == _GNU:
-        real = header_number(block, "real size", 483, 495)
-        _check_sparse_map(_gnu_sparse_map(sparse_map), size, real)
-        return real
-    if kind != GNU_SPARSE and not keys:
-        return None
-    if kind != REGULAR or keys not in _SPARSE_FORMS:
-        raise HeaderError(f"its sparse headers are of no known form ({printable(b', '.join(sorted(keys)))})")
-    if b"GNU.sparse.major" in keys:
-        return int(pax[b"GNU.sparse.realsize"])  # the map begins the content
-    numbers = [int(number) for number in pax[b"GNU.sparse.map"].split(b",") if number]
-    if len(numbers) != 2 * int(pax[b"GNU.sparse.numblocks"]):
-        raise HeaderError("its sparse map does not have as many entries as it states")
-    real = int(pax[b"GNU.sparse.size"])
-    _check_sparse_map(numbers, size, real)
-    return real
-
-
-def _gnu_sparse_map(entries: bytes) -> list[int]:
-    fields = [entries[start : start + 12] for start in range(0, len(entries), 12)]
-    while fields and not fields[-1].strip(b"\0"):
-        fields.pop()
-    numbers = [_number(text) if text[0] else None for text in fields]
-    known = [number for number in numbers if number is not None]
-    if len(known) != len(numbers):
-        raise HeaderError("its sparse map is malformed")
-    return known
-
-
-def _check_sparse_map(numbers: Sequence[int], size: int, real: int) -> None:
-    position = 0
-    for offset, count in zip(numbers[::2], numbers[1::2], strict=False):
-        if offset < position or count < 0:
-            raise HeaderError("its sparse map goes backwards")
-        position = offset + count
-    if len(numbers) % 2 or sum(numbers[1::2]) != size or position > real:
-        raise HeaderError(f"its sparse map does not describe {size} bytes of content in a file of {real}")

@@ -17,11 +17,9 @@ Authentication"; RFC 9110 (challenges, Retry-After).
 
 from __future__ import annotations
 
-import email.utils
 import json
 import re
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
@@ -36,7 +34,7 @@ from shim.errors import FormatError, Refused, StatefulPodsError, printable
 from shim.image import urls
 from shim.image.credentials import Credentials
 from shim.image.digest import CHUNK
-from shim.image.retry import Interrupted
+from shim.image.retry import Interrupted, retry_after, time_limit
 from shim.image.session import READ_SECONDS, Session
 
 _MAX_REDIRECTS = 5
@@ -67,7 +65,8 @@ class Answer:
         """Return up to `amount` bytes, ``b""`` at the end; raises `Interrupted` when the connection breaks."""
         try:
             # read1 returns what has arrived: read would wait for all of `amount`, however slowly it trickles in.
-            data: bytes = self._response.raw.read1(amount, decode_content=False)
+            with time_limit(READ_SECONDS):
+                data: bytes = self._response.raw.read1(amount, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             self.close()
             raise Interrupted(f"{self.what}: the answer broke off: {_reason(error)}") from error
@@ -76,15 +75,12 @@ class Answer:
     def whole(self, limit: int) -> bytes:
         """Return the whole of a small body; raises `FormatError` if it has more than `limit` bytes."""
         body = bytearray()
-        end = time.monotonic() + READ_SECONDS
-        while data := self.read():
-            body += data
-            if len(body) > limit:
-                self.close()
-                raise FormatError(f"{self.what}: the answer is longer than {limit} bytes")
-            if time.monotonic() > end:
-                self.close()
-                raise Interrupted(f"{self.what}: the answer took longer than {READ_SECONDS:.0f} s")
+        with time_limit(READ_SECONDS):
+            while data := self.read():
+                body += data
+                if len(body) > limit:
+                    self.close()
+                    raise FormatError(f"{self.what}: the answer is longer than {limit} bytes")
         return bytes(body)
 
     def drain(self) -> None:
@@ -264,17 +260,8 @@ def _challenges(header: str) -> dict[str, dict[str, str]]:
 
 
 def _passing(answer: Answer) -> Interrupted:
-    text = answer.headers.get("Retry-After", "").strip()
-    wait: float | None = None
-    if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
-        wait = float(text)
-    elif text:
-        try:
-            wait = max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-        except (ValueError, OverflowError):
-            wait = None
     said = answer.said()
-    return Interrupted(f"{answer.what}: HTTP {answer.status}{': ' + said if said else ''}", wait)
+    return Interrupted(f"{answer.what}: HTTP {answer.status}{': ' + said if said else ''}", retry_after(answer.headers))
 
 
 def _failure(error: Exception, what: str) -> StatefulPodsError:
@@ -287,7 +274,7 @@ def _failure(error: Exception, what: str) -> StatefulPodsError:
                 "If it is signed by a private authority, name its bundle in REQUESTS_CA_BUNDLE or SSL_CERT_FILE"
             )
         chain = chain.__cause__ or chain.__context__
-    if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.InvalidProxyURL):
+    if isinstance(error, ValueError):  # a URL or a header that libraries refuse
         return FormatError(f"{what}: {_reason(error)}")
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
         return Refused(f"{what}: {_reason(error)}")  # a CA bundle that does not exist

@@ -57,7 +57,10 @@ def follow(base: str, location: str) -> str:
     elif location.startswith("/") and not location.startswith("//"):
         url = re.split(r"(?<=[^:/])[/?#]", base, maxsplit=1)[0] + location  # urljoin would tidy it up
     else:
-        url = urljoin(base, location)
+        try:
+            url = urljoin(base, location)
+        except ValueError as error:
+            raise FormatError(f"{shown(base)} answered with a malformed Location {shown(location)!r}") from error
     there = origin(url)
     if there.scheme == "http" and (here.scheme != "http" or not may_be_plain(there.host)):
         raise Refused(f"{shown(base)} leads to {shown(url)}, which is not https; nothing was sent there")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from presetbuild.catalog import RESERVED, Catalog, KeyPin, load_catalog, matches
-from shim.errors import FormatError, NotFound, Unavailable
+from shim.errors import FormatError, NotFound, Refused
 from shim.image.model import Platform
 
 FINGERPRINT = "E7FB0CAEC8173D669066514CBAEFF88C22F6E216"
@@ -310,5 +310,5 @@ def test_missing_catalog_is_named(tmp_path: Path) -> None:
 
 
 def test_unreadable_catalog_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=f"{tmp_path}: the catalog cannot be read: Is a directory"):
+    with pytest.raises(Refused, match=f"{tmp_path}: the catalog cannot be read: Is a directory"):
         load_catalog(tmp_path)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +85,7 @@ def test_json_lines_hold_what_a_script_needs(honest: list[str], tmp_path: Path) 
         "build": BUILD,
         "repository": f"oci:{tmp_path}/out/pet-cloud",
         "digest": second["digest"],
-        "tags": ["one-20260829_0524", "one", "one-20260829_0524-amd64", "one-20260829_0524-arm64"],
+        "tags": ["one-20260829_0524", "one"],
         "published": True,
     }
     assert second == first | {"published": False}
@@ -90,7 +95,7 @@ def test_refused_is_1_and_the_last_line_is_the_sentence(upstream: Upstream, hone
     upstream.add("amd64", tar=rootfs_tar("amd64", cloud_init=False))
     done = call(*honest, "--to", f"oci:{tmp_path}/out", PRESET)
     assert (done.code, done.out) == (1, "")
-    assert done.err.splitlines()[-1].startswith(f"refused: {PRESET}: https://images.example.org/images/pet/one/amd64/")
+    assert done.err.splitlines()[-1].startswith(f"refused: {PRESET}: {upstream.mirror}/images/pet/one/amd64/")
     assert "holds no cloud-init" in done.err.splitlines()[-1]
 
 
@@ -176,3 +181,49 @@ def test_options_help_says_what_the_exit_codes_mean() -> None:
     done = call("--help")
     assert done.code == 0
     assert "3 upstream not ready" in done.out
+
+
+def test_what_a_person_typed_is_escaped_before_it_is_shown(honest: list[str]) -> None:
+    done = call(*honest, "\x1b[31mx")
+    assert done.code == 1
+    assert "\x1b" not in done.err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["resolve"], ["keys"]], ids=" ".join)
+def test_a_result_that_cannot_be_written_is_an_error_in_words(honest: list[str], words: list[str]) -> None:
+    options = {"--help": [], "resolve": [*honest[:2], *honest[4:], PRESET], "keys": honest[:4]}[words[0]]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "presetbuild", *words, *options],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "refused: cannot write the result: No space left on device\n"
+
+
+def test_a_full_standard_error_ends_no_build(honest: list[str], tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "presetbuild", *honest, "--to", f"oci:{tmp_path}/out", PRESET],
+            stdout=subprocess.PIPE, stderr=full, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{PRESET}\t{BUILD}\t")
+
+
+def test_an_interrupted_build_says_so_and_ends_as_interrupted(honest: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        words = [*honest[:4], "--mirror", f"http://127.0.0.1:{silent.getsockname()[1]}", PRESET]
+        with subprocess.Popen(
+            [sys.executable, "-m", "presetbuild", *words], stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        ) as build:  # fmt: skip
+            connection, _ = silent.accept()
+            with connection:
+                connection.recv(1)
+                build.send_signal(signal.SIGINT)
+                _, err = build.communicate()
+    assert build.returncode == 130
+    assert err.splitlines()[-1].startswith("interrupted: ")

@@ -6,6 +6,7 @@ import gzip
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -16,6 +17,7 @@ from presetbuild.download import Patience
 from presetbuild.fetch import Source, open_source, url_of
 from shim.errors import FormatError, NotFound, Refused, StatefulPodsError, Unavailable
 from tests.presetbuild.servers import Fault, Server, self_signed
+from tests.raw_server import ENDLESS, SENSELESS, endless, raw_server
 
 DATA = bytes(range(256)) * 4
 LIMIT = 1 << 20
@@ -487,6 +489,8 @@ def test_a_server_that_answers_nothing_is_unavailable_when_time_is_up(root: Path
         ("soon", [1]),
         ("-5", [1]),
         ("1e2", [1]),
+        ("Mon, 30 Nov 2026 12:00:30 -0000", [30]),
+        ("Mon, 30 Nov 99999999999999999 12:00:00 GMT", [1]),
     ],
 )
 def test_retry_after_is_respected(server: Server, source: Source, time: Time, header: str, slept: list[float]) -> None:
@@ -512,6 +516,49 @@ def test_a_trickle_is_no_progress(server: Server, root: Path) -> None:
     with source.open("file", LIMIT) as reader, pytest.raises(Unavailable, match="has stalled: 5 bytes came in 150 s"):
         while reader.read(1):
             pass
+
+
+@pytest.mark.parametrize("pause", [0.02, 0.0])
+@pytest.mark.parametrize("name", [name for name in ENDLESS if name != "body"])
+def test_an_answer_that_never_ends_is_given_up(name: str, pause: float) -> None:
+    with raw_server(endless(name, pause)) as host, pytest.raises((Unavailable, Refused)):
+        open_source(f"http://{host}", patience=Patience(stall=0.3)).read("file", LIMIT)
+
+
+def test_a_body_that_is_slow_on_the_average_is_given_up(root: Path, server: Server) -> None:
+    (root / "file").write_bytes(bytes(10 << 20))
+    time = Time(step=30)  # each packet, of 64 KiB, seems to take so many seconds
+    source = open_source(server.url, patience=time.patience)
+    with source.open("file", 20 << 20) as reader, pytest.raises(Unavailable, match="has stalled"):
+        while reader.read(64 << 10):
+            pass
+
+
+@pytest.mark.parametrize("answer", SENSELESS.values(), ids=SENSELESS)
+def test_an_answer_that_makes_no_sense_is_one_of_our_errors(answer: bytes, time: Time) -> None:
+    with raw_server(lambda send: send(answer)) as host, suppress(StatefulPodsError):
+        data = open_source(f"http://{host}", patience=time.patience).read("file", LIMIT)
+        assert data in answer
+
+
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_a_ca_bundle_that_does_not_exist_is_refused(
+    time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, str(tmp_path / "absent"))
+    with pytest.raises(Refused, match=r"CA certificate bundle, invalid path: .*absent"):
+        open_source("https://127.0.0.1:1", patience=time.patience).read("file", LIMIT)
+    assert time.slept == []
+
+
+@pytest.mark.parametrize(("cut", "tries"), [(70_000, 4), ((1 << 20) + 1, 20)])
+def test_a_connection_that_breaks_again_and_again_is_given_up_whatever_it_delivered(
+    root: Path, server: Server, source: Source, cut: int, tries: int
+) -> None:
+    (root / "file").write_bytes(bytes(25 << 20))
+    server.always["/file"] = Fault(cut=cut)
+    with pytest.raises(Unavailable, match=f"the connection broke after .* tried {tries} times"):
+        source.read("file", 30 << 20)
 
 
 def test_a_slow_reader_is_not_taken_for_a_slow_server(server: Server, source: Source, time: Time) -> None:

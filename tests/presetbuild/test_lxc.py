@@ -74,15 +74,17 @@ def test_the_end_of_the_index_may_be_empty_lines(end: str) -> None:
         (GOOD.replace("05:24", "5:24"), "malformed build"),
         (GOOD.replace("_05:24", ""), "malformed build"),
         (GOOD.replace("20260829", "00000829"), "malformed build"),
-        (GOOD.replace("/images", "images"), "expected a path of plain names between slashes"),
+        (GOOD.replace("/images", "images"), "expected a path that begins with a slash"),
         (GOOD.removesuffix("/"), "expected a path of plain names between slashes"),
         (GOOD.replace("/images", "//images"), "expected a path of plain names between slashes"),
         (GOOD.replace("/images", "/../images"), "expected a path of plain names between slashes"),
         (GOOD.replace("/debian/", "/./"), "expected a path of plain names between slashes"),
-        (GOOD.replace("/images", "https://example.org/images"), "expected a path of plain names between slashes"),
+        (GOOD.replace("/images", "https://example.org/images"), "expected a path that begins with a slash"),
+        (GOOD.replace("/images", "/%2e%2e/images"), "expected a path of plain names between slashes"),
+        (GOOD.replace("/images", "/a?b=#c/images"), "expected a path of plain names between slashes"),
         (GOOD.replace("05:24/", "05:24/../"), "expected a path of plain names between slashes"),
         (GOOD.replace("05:24/", "05:25/"), "expected a path that ends with its build, 20260829_05:24/"),
-        (GOOD.rpartition(";")[0] + ";/", "expected a path that ends with its build"),
+        (GOOD.rpartition(";")[0] + ";/", "expected a path of plain names between slashes"),
         (GOOD[:-5], "expected a path of plain names"),
         (GOOD[:-15], "expected a path that ends with its build"),
     ],
@@ -184,9 +186,19 @@ def test_the_index_and_the_lists_are_fetched_and_the_url_is_the_catalogs(mirror:
             build,
             AMD64,
             "https://images.example.org/images/debian/trixie/amd64/cloud/20260829_05:24/",
+            f"{mirror}/images/debian/trixie/amd64/cloud/20260829_05:24/",
             b"list\xff",
             b"signature",
         )
+
+
+def test_a_build_whose_list_is_gone_is_not_ready(mirror: Path) -> None:
+    (mirror / "images/debian/trixie/amd64/cloud/20260829_05:24/SHA256SUMS").unlink()
+    build = resolve(GOOD, platforms=(AMD64,))
+    with pytest.raises(
+        NotReady, match="names build 20260829_05:24 for linux/amd64, and its directory has no SHA256SUMS"
+    ):
+        lxc.fetch_lists(open_source(str(mirror)), build, AMD64, "https://images.example.org")
 
 
 def test_a_message_about_the_index_names_where_it_lies(mirror: Path) -> None:

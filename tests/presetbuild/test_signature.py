@@ -337,7 +337,10 @@ def test_revoked_pinned_key_beside_a_good_signature_is_refused(tmp_path: Path, h
 def test_subkey_that_the_pinned_key_never_bound_is_refused(
     tmp_path: Path, signer: Signer, with_subkey: tuple[Signer, str]
 ) -> None:
-    """Whoever can write the key file, and not the catalog, adds a subkey of theirs behind the pinned primary key."""
+    """Whoever can write the key file, and not the catalog, adds a subkey of theirs behind the pinned primary key.
+
+    GnuPG 2.2 keeps such a subkey and says that it is not bound; 2.4 drops it, and then knows no such key.
+    """
     owner, subkey = with_subkey
     foreign = owner.public_key(armor=False)
     subkey_packets = foreign[foreign.index(b"\xb8\x33\x04") :]  # from the subkey packet on: ed25519, version 4
@@ -345,7 +348,7 @@ def test_subkey_that_the_pinned_key_never_bound_is_refused(
     (tmp_path / "0.asc").write_bytes(forged)
     with (
         open_keyring(tmp_path, [KeyPin("0.asc", signer.fingerprint)]) as keyring,
-        pytest.raises(VerificationError, match="a subkey that its primary key has not bound"),
+        pytest.raises(VerificationError, match=r"a subkey that its primary key has not bound|not pinned"),
     ):
         verify_signature(DATA, owner.sign(DATA, at=MADE, key=subkey), keyring, now=NOW, what="SHA256SUMS")
 

@@ -73,6 +73,11 @@ def extension(type: bytes, body: bytes) -> bytes:
     return header(b"extension", type=type, size=len(body)) + padded(body)
 
 
+def long_name(name: bytes, type: bytes = b"L") -> bytes:
+    """Return GNU's header of a long name, or with type ``K`` of a long link text."""
+    return extension(type, name + b"\0")
+
+
 def pax(records: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]], type: bytes = b"x") -> bytes:
     """Return a PAX header with these records."""
     pairs = records.items() if isinstance(records, Mapping) else records

@@ -74,6 +74,8 @@ def test_every_form_of_an_entry_is_read(
         {"auths": {HOST: {"auth": "c2VjcmV0!"}}},
         {"auths": {HOST: {"auth": "c2VjcmV0"}}},
         {"auths": {HOST: {"auth": "//8="}}},
+        {"auths": {HOST: {"username": "me", "password": "secret\ud800"}}},
+        {"auths": {HOST: {"identitytoken": "secret\udfff"}}},
         {"credHelpers": "x"},
     ],
 )

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from shim.errors import FormatError, NotFound, Refused, VerificationError
+from shim.errors import FormatError, NotFound, Refused, Unavailable, VerificationError
 from shim.image import model
 from shim.image.digest import Digest
 from shim.image.layout import Layout
@@ -397,6 +397,32 @@ def test_a_blob_that_is_no_file_neither_hangs_nor_counts(layout: Layout, path: P
         assert not layout.has_blob(descriptor(BLOB))
     with pytest.raises(Refused):
         layout.open_blob(descriptor(BLOB))
+
+
+@pytest.mark.parametrize("name", ["blob", "index.json", "oci-layout"])
+def test_a_file_that_cannot_be_read_is_unavailable(layout: Layout, path: Path, name: str) -> None:
+    there = blob_path(path, Digest.of(BLOB)) if name == "blob" else path / name
+    there.unlink(missing_ok=True)
+    there.symlink_to("/proc/self/mem")  # regular, empty, and an error of input when it is read at its start
+    with pytest.raises(Unavailable, match=rf"cannot read {there}: Input/output error"):
+        if name == "blob":
+            read(layout, Descriptor(LAYER, Digest.of(BLOB), 0))
+        else:
+            Layout(path).tags()
+
+
+def test_an_index_that_is_too_large_is_not_read(layout: Layout, path: Path) -> None:
+    (path / "index.json").write_bytes(b'{"schemaVersion":2,"manifests":[]}'.ljust((4 << 20) + 1))
+    with pytest.raises(FormatError, match=r"index\.json of oci:.* is longer than 4194304 bytes"):
+        layout.tags()
+
+
+def test_a_tag_that_would_make_the_index_too_large_is_refused_and_changes_nothing(layout: Layout, path: Path) -> None:
+    full = canonical_json({"schemaVersion": 2, "manifests": [], "x": "x" * ((4 << 20) - 100)})
+    (path / "index.json").write_bytes(full)
+    with pytest.raises(Refused, match=r"cannot take the tag latest: its index\.json may have 4194304 bytes"):
+        layout.put_manifest(image(), "latest")
+    assert (path / "index.json").read_bytes() == full
 
 
 def test_a_sha512_blob_of_another_tool_is_read(layout: Layout, path: Path) -> None:

@@ -162,6 +162,80 @@ def test_what_is_no_json_object_of_one_meaning_is_refused(raw: bytes) -> None:
             read(raw, "it")
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        MANIFEST | {"Layers": []},
+        MANIFEST | {"layer\u017f": []},
+        MANIFEST | {"Config": MANIFEST["config"]},
+        MANIFEST | {"Manifests": []},
+        MANIFEST | {"MANIFESTS": None},
+        MANIFEST | {"mediatype": model.OCI_INDEX},
+        MANIFEST | {"SchemaVersion": 1},
+        MANIFEST | {"x": 1, "X": 2},
+        MANIFEST | {"Å": 1, "å": 2},
+        MANIFEST | {"config": MANIFEST["config"] | {"Digest": "sha256:" + "0" * 64}},
+        MANIFEST | {"layers": [MANIFEST["layers"][0] | {"\u017fize": 1}]},
+        MANIFEST | {"layers": [MANIFEST["layers"][0] | {"MEDIATYPE": "x"}]},
+        MANIFEST | {"subject": MANIFEST["config"] | {"Data": ""}},
+        INDEX | {"Layers": []},
+        INDEX | {"manifests": [INDEX["manifests"][0] | {"platform": {"os": "a", "architecture": "b", "OS": "c"}}]},
+        INDEX | {"manifests": [INDEX["manifests"][0] | {"Platform": {"os": "a", "architecture": "b"}}]},
+    ],
+)
+def test_a_key_that_is_another_where_case_is_folded_is_refused(document: Any) -> None:
+    with pytest.raises(FormatError, match="which some readers take for") as caught:
+        parse(document)
+    assert str(caught.value).isascii()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"Architecture": "arm64"},
+        {"OS": "linux"},
+        {"Config": {"Labels": {}}},
+        {"rootFS": CONFIG["rootfs"]},
+        {"rootfs": CONFIG["rootfs"] | {"Diff_IDs": []}},
+        {"rootfs": CONFIG["rootfs"] | {"diff_id\u017f": []}},
+        {"config": {"labels": {"a": "b"}}},
+        {"config": {"Labels": {}, "LABELS": {"a": "b"}}},
+        {"config": {"env": []}},
+        {"config": {"cmd": []}},
+        {"config": {"wor\u212aingDir": "/"}},
+        {"config": {"Healthcheck": {"test": []}}},
+        {"history": [{}, {"Created_By": "x"}]},
+    ],
+    ids=ascii,
+)
+def test_a_key_of_a_config_that_is_another_where_case_is_folded_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(FormatError, match="which some readers take for"):
+        parse_config(json.dumps(CONFIG | change).encode(), "it")
+
+
+def test_names_that_people_choose_may_differ_in_case_alone() -> None:
+    names = {"size": "1", "Size": "2", "layers": "3", "LAYERS": "4"}
+    layer = MANIFEST["layers"][0] | {"annotations": names}
+    parsed = parse(MANIFEST | {"annotations": names, "layers": [layer]})
+    assert isinstance(parsed, Manifest)
+    assert parsed.annotations == parsed.layers[0].annotations == names
+    inner = {"Labels": names, "Volumes": {"/a": {}, "/A": {}}, "ExposedPorts": {}, "Env": [], "Cmd": ["x"]}
+    raw = json.dumps(CONFIG | {"config": inner, "container_config": {"cmd": 1}}).encode()
+    assert parse_config(raw, "it").labels == names
+
+
+@pytest.mark.parametrize("size", [2**63, 10**400, -1, 1.0, True, "1", None])
+def test_a_size_that_is_no_size_is_refused(size: object) -> None:
+    with pytest.raises(FormatError, match="no valid size"):
+        parse(MANIFEST | {"config": MANIFEST["config"] | {"size": size}})
+
+
+def test_the_largest_size_is_read() -> None:
+    parsed = parse(MANIFEST | {"config": MANIFEST["config"] | {"size": 2**63 - 1}})
+    assert isinstance(parsed, Manifest)
+    assert parsed.config.size == 2**63 - 1
+
+
 def test_a_whole_surrogate_pair_is_text() -> None:
     raw = canonical_json(MANIFEST | {"annotations": {"a": "😀"}})
     escaped = json.dumps(MANIFEST | {"annotations": {"a": "😀"}}).encode()

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -270,8 +271,7 @@ def test_a_tag_without_a_usable_digest_is_computed_from_the_body(
     faulty_registry: FaultyRegistry, connect: Connect, stated: str | None
 ) -> None:
     manifest = serve(faulty_registry, image())
-    for method in ("HEAD", "GET"):
-        faulty_registry.fault(method, "manifests", headers(Docker_Content_Digest=stated))
+    faulty_registry.fault("GET", "manifests", headers(Docker_Content_Digest=stated))
     assert connect(faulty_registry).resolve("latest") == manifest.descriptor.digest
 
 
@@ -280,11 +280,52 @@ def test_a_digest_that_contradicts_the_body_of_a_tag_is_refused_with_both(
     faulty_registry: FaultyRegistry, connect: Connect, algorithm: str
 ) -> None:
     serve(faulty_registry, image())
-    faulty_registry.fault("GET", "manifests", headers(Docker_Content_Digest=algorithm))
-    with pytest.raises(
-        VerificationError, match=rf"states {algorithm}, but its answer is {algorithm[:6]}:[0-9a-f]{{64}}"
-    ):
-        connect(faulty_registry).manifest("latest")
+    faulty_registry.fault("GET", "manifests", headers(Docker_Content_Digest=algorithm), times=2)
+    repository = connect(faulty_registry)
+    for use in (repository.manifest, repository.resolve):
+        with pytest.raises(
+            VerificationError, match=rf"states {algorithm}, but its answer is {algorithm[:6]}:[0-9a-f]{{64}}"
+        ):
+            use("latest")
+
+
+def test_a_tag_is_what_is_handed_out_for_it_whatever_head_says(
+    faulty_registry: FaultyRegistry, connect: Connect
+) -> None:
+    manifest = serve(faulty_registry, image())
+    faulty_registry.fault("HEAD", "manifests", headers(Docker_Content_Digest="sha256:" + "0" * 64), times=9)
+    assert connect(faulty_registry).resolve("latest") == manifest.descriptor.digest
+    assert [request.method for request in faulty_registry.requests] == ["GET"]
+
+
+def test_a_tag_of_what_is_too_large_for_a_manifest_is_refused(
+    faulty_registry: FaultyRegistry, connect: Connect
+) -> None:
+    faulty_registry.fault("GET", "manifests", lambda _request, _response: Response(200, body=b" " * (5 << 20)))
+    with pytest.raises(FormatError, match="longer than 4194304 bytes"):
+        connect(faulty_registry).resolve("latest")
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "٣", "-3", "3x"])
+def test_a_blob_of_malformed_length_is_measured(faulty_registry: FaultyRegistry, connect: Connect, length: str) -> None:
+    faulty_registry.add_blob(BLOB)
+    stated = length.encode().decode("latin-1")
+    faulty_registry.fault(
+        "HEAD", "blobs", lambda _request, response: replace(response, length=False).having(Content_Length=stated)
+    )
+    assert connect(faulty_registry).has_blob(descriptor(BLOB))
+
+
+@pytest.mark.parametrize("link", ["<" * 60_000, "<>" + "; " * 30_000, "<//[::1/>; rel=next", "<a\xff>; rel=next"])
+def test_a_malformed_link_to_the_next_page_neither_hangs_nor_escapes(
+    faulty_registry: FaultyRegistry, connect: Connect, link: str
+) -> None:
+    faulty_registry.fault("GET", "tags", headers(Link=link))
+    if "rel" in link:
+        with pytest.raises(FormatError, match="malformed Location"):
+            connect(faulty_registry).tags()
+    else:
+        assert connect(faulty_registry).tags() == []
 
 
 def test_all_pages_of_tags_are_read_and_sorted(faulty_registry: FaultyRegistry, connect: Connect) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
 
 import pytest
 
-from shim.errors import FormatError, NotFound, Refused, Unavailable, VerificationError
+from shim.errors import FormatError, NotFound, Refused, StatefulPodsError, Unavailable, VerificationError
 from shim.image import model
 from shim.image.digest import Digest
 from shim.image.model import Descriptor, Index, Manifest, parse_manifest
 from shim.image.registry import RegistryRepository
 from shim.image.retry import Retry
+from tests.raw_server import ENDLESS, SENSELESS, endless, raw_server
 from tests.registries import (
     NAME,
     PASSING_FAILURES,
@@ -132,9 +136,27 @@ def test_a_download_that_only_trickles_is_given_up(faulty_registry: FaultyRegist
     faulty_registry.add_blob(BLOB)
     now = iter(range(0, 100_000, 100))
     repository = RegistryRepository(faulty_registry.host, NAME, retry=Retry(clock=lambda: float(next(now))))
-    with pytest.raises(Unavailable, match="did not finish in 396 s"), repository.open_blob(descriptor(BLOB)) as reader:
+    with pytest.raises(Unavailable, match="396 s"), repository.open_blob(descriptor(BLOB)) as reader:
         while reader.read(1000):
             pass
+
+
+def test_an_upload_that_only_trickles_is_given_up(faulty_registry: FaultyRegistry) -> None:
+    now = iter(range(0, 100_000, 100))
+    retry = Retry(clock=lambda: float(next(now)))
+    with pytest.raises(Unavailable, match="did not finish in 396 s"):
+        upload(RegistryRepository(faulty_registry.host, NAME, push=True, retry=retry), BLOB)
+    assert faulty_registry.blobs == {}
+
+
+def test_a_connection_that_breaks_again_and_again_is_given_up_whatever_it_delivered(
+    faulty_registry: FaultyRegistry, connect: Connect
+) -> None:
+    blob = bytes(25 << 20)
+    faulty_registry.add_blob(blob)
+    faulty_registry.fault("GET", "blobs", drop((1 << 20) + 1), times=99)
+    with pytest.raises(Unavailable, match="tried 20 times"):
+        read(connect(faulty_registry), descriptor(blob))
 
 
 def test_a_blob_that_is_not_there_is_not_found_at_once(faulty_registry: FaultyRegistry, connect: Connect) -> None:
@@ -335,7 +357,7 @@ def test_a_server_that_asks_for_too_long_a_wait_is_unavailable(
     assert sleeps == []
 
 
-@pytest.mark.parametrize("wait", ["-5", "soon", "1e9", "٣", "9" * 5000])
+@pytest.mark.parametrize("wait", ["-5", "soon", "1e9", "٣", "9" * 5000, "Fri, 31 Dec 99999999999999999 23:59:59 GMT"])
 def test_a_malformed_retry_after_is_no_reason_to_wait_long(
     faulty_registry: FaultyRegistry, connect: Connect, sleeps: list[float], wait: str
 ) -> None:
@@ -365,6 +387,42 @@ def test_a_refused_connection_is_not_retried_for_minutes(connect: Connect, sleep
     with pytest.raises(Unavailable, match="Connection refused"):
         repository.resolve("latest")
     assert sum(sleeps) <= 5
+
+
+@pytest.mark.parametrize("pause", [0.02, 0.0])
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_answer_that_never_ends_is_given_up(name: str, pause: float) -> None:
+    with raw_server(endless(name, pause)) as host:
+        repository = RegistryRepository(host, NAME, retry=Retry(seconds=0.3))
+        with pytest.raises((Unavailable, Refused)):
+            repository.resolve("latest")
+        with pytest.raises((Unavailable, Refused)):
+            read(repository, descriptor(b"small"))
+
+
+def test_the_body_of_a_redirect_is_neither_decoded_nor_read_to_its_end() -> None:
+    bomb = gzip.compress(bytes(1 << 20))
+
+    def answer(send: Callable[[bytes], None]) -> None:
+        send(b"HTTP/1.1 307 x\r\nLocation: /x\r\nContent-Encoding: gzip\r\n\r\n")
+        while True:
+            send(bomb)
+
+    with raw_server(answer) as host, pytest.raises(Refused, match="more than 5 redirects"):
+        RegistryRepository(host, NAME).resolve("latest")
+
+
+@pytest.mark.parametrize("answer", SENSELESS.values(), ids=SENSELESS)
+def test_an_answer_that_makes_no_sense_is_one_of_our_errors(answer: bytes) -> None:
+    with raw_server(lambda send: send(answer)) as host:
+        repository = RegistryRepository(host, NAME, push=True, retry=Retry(sleep=lambda _: None))
+        for reads in (lambda: repository.manifest("latest"), lambda: read(repository, descriptor(BLOB))):
+            with pytest.raises(StatefulPodsError) as caught:
+                reads()
+            assert str(caught.value).isprintable()
+        for writes in (lambda: upload(repository, BLOB), lambda: repository.put_manifest(image(), "latest")):
+            with suppress(StatefulPodsError):  # a 200 is one, whatever else there is
+                writes()
 
 
 def test_the_deadline_of_the_whole_ends_the_retries(faulty_registry: FaultyRegistry) -> None:

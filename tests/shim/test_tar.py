@@ -7,7 +7,7 @@ import itertools
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import shim.image.tar
 from shim.errors import FormatError
 from shim.image.tar import MAX_EXTENSION, MAX_UNPACKED, Member, TarWalker
-from tests.shim.tars import END, GNU, USTAR, V7, directory, extension, file, header, link, padded, pax
+from tests.shim.tars import END, GNU, USTAR, V7, directory, extension, file, header, link, long_name, padded, pax
 
 LONG = b"long/" * 60 + b"name"
 SPARSE_1_0 = {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.name": b"holes",
@@ -54,16 +54,28 @@ def base256(value: int, length: int) -> bytes:
 
 
 def gnu_sparse(
-    pairs: list[tuple[int, int]], size: int, real: int, name: bytes = b"holes", magic: bytes = GNU, more: bytes = b""
+    pairs: list[tuple[int, int]],
+    size: int,
+    real: int,
+    name: bytes = b"holes",
+    magic: bytes = GNU,
+    more: Mapping[int, bytes] | None = None,
 ) -> bytes:
     """Return a sparse member of GNU's old form; entries beyond the fourth go into extension headers."""
     entries = [b"%011o\0%011o\0" % pair for pair in pairs]
     patch = {386: b"".join(entries[:4]), 482: bytes([len(entries) > 4]), 483: b"%011o\0" % real}
-    blocks = [header(name, type=b"S", size=size, magic=magic, patch=patch | ({410: more} if more else {}))]
+    blocks = [header(name, type=b"S", size=size, magic=magic, patch=patch | dict(more or {}))]
     for start in range(4, len(entries), 21):
         block = b"".join(entries[start : start + 21]).ljust(504, b"\0") + bytes([start + 21 < len(entries)])
         blocks.append(padded(block))
     return b"".join(blocks) + padded(b"d" * size)
+
+
+def map_and_data(pairs: list[tuple[int, int]], length: int | None = None) -> bytes:
+    """Return a member whose content is a PAX sparse map of form 1.0 and what it describes."""
+    text = b"%d\n" % len(pairs) + b"".join(b"%d\n%d\n" % pair for pair in pairs)
+    assert length is None or len(text) == length
+    return file(b"GNUSparseFile.1/h", padded(text) + b"d" * sum(count for _, count in pairs))
 
 
 def test_a_member_is_read_with_every_field() -> None:
@@ -83,15 +95,13 @@ READ: dict[str, tuple[bytes, dict[str, object]]] = {
     "NUL is a regular file": (header(b"f", type=b"\0"), {"type": b"0"}),
     "7 is a regular file": (header(b"f", type=b"7"), {"type": b"0"}),
     "v7 marks a directory by its name": (header(b"d/", type=b"\0", magic=V7), {"type": b"5", "path": b"d"}),
-    "v7 has no prefix": (header(b"f", magic=V7, prefix=b"p"), {"path": b"f"}),
-    "GNU has no prefix": (header(b"f", magic=GNU, prefix=b"p"), {"path": b"f"}),
     "ustar has a prefix": (header(b"f", prefix=b"p/q"), {"name": b"p/q/f"}),
     "a name fills its field": (header(b"n" * 100), {"path": b"n" * 100}),
     "a name that is not UTF-8": (header(b"\xff\n\x1b"), {"path": b"\xff\n\x1b"}),
-    "a GNU long name": (extension(b"L", LONG + b"\0") + header(b"short"), {"path": LONG}),
-    "a GNU long link": (extension(b"K", LONG + b"\0") + link(b"l", b"short"), {"linkname": LONG}),
+    "a GNU long name": (long_name(LONG) + header(b"short"), {"path": LONG}),
+    "a GNU long link": (long_name(LONG, b"K") + link(b"l", b"short"), {"linkname": LONG}),
     "both, in either order": (
-        extension(b"K", LONG) + extension(b"L", LONG) + link(b"l", b"s"), {"linkname": LONG, "path": LONG}
+        long_name(LONG, b"K") + long_name(LONG) + link(b"l", b"s"), {"linkname": LONG, "path": LONG}
     ),
     "a PAX path": (pax({b"path": b"/" + LONG + b"/./"}) + directory(b"d"), {"path": LONG}),
     "a PAX link path": (pax({b"linkpath": b"../\xff"}) + link(b"l", b"s"), {"linkname": b"../\xff", "link": b""}),
@@ -109,7 +119,17 @@ READ: dict[str, tuple[bytes, dict[str, object]]] = {
         header(b"d", type=b"3", patch={329: b"0000010\0", 337: b"0000011\0"}),
         {"type": b"3", "devmajor": 8, "devminor": 9},
     ),
-    "device numbers of a regular file are nothing": (header(b"f", patch={329: b"junk"}), {"devmajor": 0}),
+    "the largest device numbers": (
+        header(b"d", type=b"4", patch={329: b"0007777\0", 337: b"3777777\0"}),
+        {"devmajor": 0xFFF, "devminor": 0xFFFFF},
+    ),
+    "device numbers of a regular file are nothing": (header(b"f", patch={329: b"7777777\0"}), {"devmajor": 0}),
+    "a mode with the type of the file": (header(b"f", mode=0o100755), {"mode": 0o755}),
+    "the last second of 64 bits": (header(b"f", mtime=base256(2**63 - 1, 12), magic=GNU), {"mtime": 2**63 - 1}),
+    "the first second of 64 bits": (header(b"f", mtime=base256(-(2**63), 12), magic=GNU), {"mtime": -(2**63)}),
+    "a PAX time of 18 digits": (pax({b"mtime": b"9" * 18}) + header(b"f"), {"mtime": 10**18 - 1}),
+    "padding of content is nobody's": (header(b"f", size=3) + b"abc".ljust(512, b"x"), {"size": 3}),
+    "what a field holds behind a zero byte": (header(b"f\0junk"), {"name": b"f"}),
     "a fifo": (header(b"p", type=b"6"), {"type": b"6"}),
     "an unknown PAX key": (pax({b"VENDOR.x": b""}) + header(b"f"), {"pax": {b"VENDOR.x": b""}}),
     "an empty extended attribute": (
@@ -126,12 +146,22 @@ READ: dict[str, tuple[bytes, dict[str, object]]] = {
         gnu_sparse([(n * 10, 1) for n in range(47)], 47, 999), {"data": 2048, "end": 2560, "start": 0}
     ),
     "sparse, GNU, behind a long name": (
-        extension(b"L", LONG) + gnu_sparse([(n * 10, 1) for n in range(5)], 5, 99),
+        long_name(LONG) + gnu_sparse([(n * 10, 1) for n in range(5)], 5, 99),
         {"path": LONG, "start": 0, "data": 2048},
     ),
     "sparse, PAX 0.0": (pax(SPARSE_0_0) + file(b"f", b"abcdefg"), {"sparse": 9000, "path": b"f"}),
     "sparse, PAX 0.1": (pax(SPARSE_0_1) + file(b"f", b"abcdefg"), {"sparse": 9000, "path": b"holes"}),
-    "sparse, PAX 1.0": (pax(SPARSE_1_0) + file(b"GNUSparseFile.1/h", b"0\n"), {"sparse": 1000000, "path": b"holes"}),
+    "sparse, PAX 1.0": (pax(SPARSE_1_0) + map_and_data([(0, 4), (8000, 3)]), {"sparse": 1000000, "path": b"holes"}),
+    "sparse, PAX 1.0, nothing but a hole": (
+        pax(SPARSE_1_0) + map_and_data([(1000000, 0)]), {"sparse": 1000000, "size": 512}
+    ),
+    "sparse, PAX 1.0, of no entries": (pax(SPARSE_1_0) + map_and_data([]), {"sparse": 1000000, "size": 512}),
+    "sparse, PAX 1.0, a map of two blocks": (
+        pax(SPARSE_1_0) + map_and_data([(n * 1000, 1) for n in range(100)]), {"size": 1024 + 100, "path": b"holes"}
+    ),
+    "sparse, PAX 1.0, a map that fills its block": (
+        pax(SPARSE_1_0) + map_and_data([(n * 100, 1) for n in range(1, 75)], 512), {"size": 512 + 74}
+    ),
 }  # fmt: skip
 
 
@@ -156,10 +186,49 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "only blanks": (header(b"f", gid=b" " * 8), "gid is not a number"),
     "old GNU base-64": (header(b"f", size=b"+AAAAAAAAAAB"), "size is not a number"),
     "base-256 with an odd first byte": (header(b"f", uid=b"\x81" + bytes(7)), "uid is not a number"),
-    "a negative size": (header(b"f", size=base256(-1, 12)), "size is -1 bytes"),
+    "a negative size": (header(b"f", size=base256(-1, 12)), "size is -1; expected 0"),
     "a negative owner": (header(b"f", uid=base256(-1, 8)), "uid is -1"),
     "the owner that means no owner": (header(b"f", gid=base256(2**32 - 1, 8)), "gid is 4294967295"),
-    "a huge size": (header(b"f", size=base256(2**70, 12)), f"expected 0 to {MAX_UNPACKED}"),
+    "a huge size": (header(b"f", size=base256(2**62, 12)), f"expected 0 to {MAX_UNPACKED}"),
+    "a size beyond 64 bits": (header(b"f", size=base256(2**63, 12)), "size is not a number of 64 bits"),
+    "a time beyond 64 bits": (header(b"f", mtime=base256(2**63, 12), magic=GNU), "mtime is not a number of 64 bits"),
+    "a time far before the epoch": (header(b"f", mtime=base256(-(2**63) - 1, 12)), "mtime is not a number of 64 bits"),
+    "a time beyond 64 bits behind a PAX time": (
+        pax({b"mtime": b"1"}) + header(b"f", mtime=base256(2**80, 12)), "mtime is not a number of 64 bits"
+    ),
+    "a mode of more bits than its field": (header(b"f", mode=base256(2**40, 8)), "mode is 1099511627776; expected"),
+    "a negative mode": (header(b"f", mode=base256(-1, 8)), "mode is -1; expected"),
+    "a device of junk that is no device": (header(b"f", patch={329: b"junk"}), "device number is not a number"),
+    "a device with a blank in it that is no device": (header(b"f", patch={329: b"00 0000\0"}), "device number is not"),
+    "a device of junk that is no device, GNU": (header(b"f", magic=GNU, patch={337: b"junk"}), "device number is not"),
+    "a device of junk that is no device, v7": (header(b"f", magic=V7, patch={337: b"junk"}), "device number is not"),
+    "a major number beyond Linux": (header(b"d", type=b"3", patch={329: b"0010000\0"}), "number is 4096; expected"),
+    "a minor number beyond Linux": (header(b"d", type=b"4", patch={337: b"4000000\0"}), "number is 1048576; expected"),
+    "a negative major number": (header(b"d", type=b"3", patch={329: base256(-1, 8)}), "device number is -1; expected"),
+    **{
+        f"{what} at byte {position} of a {form} header": (
+            header(name, magic=magic, patch={position: data}), "goes on behind its last field"
+        )
+        for form, magic in (("GNU", GNU), ("v7", V7))
+        for what, name, position, data in (
+            ("a prefix", b"passwd", 345, b"etc"),
+            ("a whiteout", b"x", 345, b".wh.etc"),
+            ("a time", b"f", 345, b"14000000000\0"),
+            ("a time", b"f", 357, b"14000000000\0"),
+            ("an offset", b"f", 369, b"00000000001\0"),
+            ("long names", b"f", 381, b"x"),
+            ("a byte", b"f", 385, b"x"),
+            ("a sparse map", b"f", 386, b"00000000001\0"),
+            ("a sparse map that goes on", b"f", 482, b"\1"),
+            ("a real size", b"f", 483, b"00000000001\0"),
+            ("a byte", b"f", 511, b"x"),
+        )
+    },
+    "a prefix of a GNU sparse file": (gnu_sparse([(0, 4)], 4, 9, more={345: b"etc"}), "goes on behind its last"),
+    "a byte behind a GNU sparse header": (gnu_sparse([(0, 4)], 4, 9, more={495: b"x"}), "goes on behind its last"),
+    "a prefix of a GNU long name": (
+        header(b"f", type=b"L", size=2, magic=GNU, patch={345: b"etc"}) + padded(b"a\0"), "goes on behind"
+    ),
     "a device number that is none": (header(b"d", type=b"4", patch={329: b"x"}), "device number is not a number"),
     "a device without numbers": (header(b"d", type=b"3", magic=V7), "no field for which"),
     **{
@@ -176,7 +245,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a way out of the root in the middle": (header(b"a/../../f"), "has a component .."),
     "a way out of the root at the end": (directory(b"a/.."), "has a component .."),
     "a way out of the root in the prefix": (header(b"f", prefix=b".."), "has a component .."),
-    "a way out of the root in a long name": (extension(b"L", b"/../f") + header(b"f"), "has a component .."),
+    "a way out of the root in a long name": (long_name(b"/../f") + header(b"f"), "has a component .."),
     "a way out of the root in a PAX path": (pax({b"path": b"a/.."}) + directory(b"f"), "has a component .."),
     "a way out of the root in a sparse name": (
         pax(SPARSE_1_0 | {b"GNU.sparse.name": b"../x"}) + file(b"f", b"0\n"), "has a component .."
@@ -188,7 +257,17 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a file with a directory's name, by a dot": (header(b"f/."), "a directory's"),
     "a symlink with a directory's name": (link(b"l/", b"x"), "a directory's"),
     "a name longer than Linux takes": (pax({b"path": b"n/" * 2048}) + directory(b"f"), "longer than 4095"),
-    "a link longer than Linux takes": (extension(b"K", b"n" * 4096) + link(b"l", b"x"), "longer than 4095"),
+    "a link longer than Linux takes": (long_name(b"n" * 4096, b"K") + link(b"l", b"x"), "longer than 4095"),
+    "a hard link to a directory": (header(b"f") + link(b"l", b"f/", b"1"), "hard link to a directory"),
+    "a hard link to a directory, by a dot": (header(b"f") + link(b"l", b"f/.", b"1"), "hard link to a directory"),
+    "a v7 directory that PAX makes a file": (
+        pax({b"path": b"foo"}) + header(b"foo/", type=b"\0", size=512) + header(b"smuggled"), "by one of its names"
+    ),
+    "a v7 directory that a long name makes a file": (
+        long_name(b"foo") + header(b"foo/", type=b"\0", size=512) + header(b"smuggled"), "by one of its names"
+    ),
+    "a v7 file that PAX makes a directory": (pax({b"path": b"d/"}) + header(b"d", type=b"\0"), "by one of its names"),
+    "a v7 file that its prefix makes a directory": (header(b"", type=b"\0", prefix=b"d"), "by one of its names"),
     "a hard link to nothing": (link(b"l", b"", b"1"), "a link to nothing"),
     "a symlink to nothing": (link(b"l", b""), "a link to nothing"),
     "a symlink to nothing by PAX": (pax({b"linkpath": b""}) + link(b"l", b"x"), "a link to nothing"),
@@ -200,17 +279,51 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a volume label": (header(b"label", type=b"V"), "one volume of several"),
     "a PAX volume label": (pax({b"GNU.volume.label": b"x"}, b"g") + header(b"f"), "one volume of several"),
     "a PAX volume": (pax({b"GNU.volume.filename": b"x"}) + header(b"f"), "one volume of several"),
+    "an incremental backup with its times": (
+        header(b"d", type=b"D", magic=GNU, patch={345: b"14000000000\0"}), "incremental backups"
+    ),
+    "a PAX incremental backup": (pax({b"GNU.dumpdir": b"Yf\0\0"}) + directory(b"d"), "incremental backups"),
+    **{
+        f"PAX {key.decode()}": (pax({key: b"1"}) + header(b"d", type=b"3"), "only some readers know that key")
+        for key in (b"SCHILY.realsize", b"SCHILY.devmajor", b"SCHILY.devminor", b"SUN.holesdata")
+    },
     "an incremental backup": (header(b"d", type=b"D"), "incremental backups"),
     "a global path": (pax({b"path": b"x"}, b"g") + header(b"f"), "global header sets path for all"),
     "a global owner among comments": (pax({b"comment": b"", b"uid": b"0"}, b"g"), "global header sets uid for all"),
     "a global header before a member": (pax({b"uid": b"1"}) + pax({b"comment": b""}, b"g"), "between an extension"),
     "two PAX headers": (pax({b"uid": b"1"}) + pax({b"gid": b"1"}) + header(b"f"), "two PAX headers"),
-    "two long names": (extension(b"L", b"a") + extension(b"L", b"b") + header(b"f"), "two long names"),
-    "a long name with a zero byte": (extension(b"L", b"a\0b") + header(b"f"), "a zero byte in it"),
-    "two names of two kinds": (extension(b"L", b"a") + pax({b"path": b"b"}) + header(b"f"), "give its path"),
-    "two links of two kinds": (extension(b"K", b"a") + pax({b"linkpath": b"b"}) + link(b"l", b"x"), "its linkpath"),
+    "two long names": (long_name(b"a") + long_name(b"b") + header(b"f"), "two long names"),
+    **{
+        f"a long name of {body!r}": (extension(kind, body) + link(b"l", b"x"), "its one zero byte at its end")
+        for kind in (b"L", b"K")
+        for body in (b"a", b"a\0b", b"a\0b\0", b"a\0\0", b"\0a", b"\0\0", b"n" * 512)
+    },
+    **{
+        f"{kind.decode()} that goes on in its padding": (
+            header(b"f", type=kind, size=len(body)) + (body + more).ljust(512, b"\0") + link(b"lnk", b"x"),
+            "zeros pads its extension header",
+        )
+        for kind, body, more in (
+            (b"L", b"ln\0", b"k/evil\0"), (b"L", b"ln", b"k/evil\0"), (b"K", b"etc", b"/../..\0"),
+            (b"x", b"8 uid=1\n", b"8 gid=1\n"), (b"g", b"12 comment=\n", b"8 gid=1\n"),
+            (b"L", b"a\0", bytes(500) + b"x"),
+        )
+    },
+    "a long name and a PAX sparse name": (
+        long_name(b"lname") + pax(SPARSE_1_0) + map_and_data([(0, 5)]), "give its GNU.sparse.name"
+    ),
+    "two names of two kinds": (long_name(b"a") + pax({b"path": b"b"}) + header(b"f"), "give its path"),
+    "two links of two kinds": (long_name(b"a", b"K") + pax({b"linkpath": b"b"}) + link(b"l", b"x"), "its linkpath"),
     "a PAX header without a member": (pax({b"uid": b"1"}), "no member behind it"),
-    "a long name without a member": (extension(b"L", b"a"), "no member behind it"),
+    "a long name without a member": (long_name(b"a"), "no member behind it"),
+    **{
+        f"an extension header {kind.decode()} of a {field} that is no number": (
+            header(b"f", type=kind, size=12, **{field: b"junk"}) + padded(b"12 comment=\n") + header(b"f"),  # type: ignore[arg-type]
+            f"{field} is not a number",
+        )
+        for kind in (b"x", b"g", b"L", b"K")
+        for field in ("mode", "uid", "gid", "mtime")
+    },
     "an empty extension header": (extension(b"x", b"") + header(b"f"), "an extension header of 0 bytes"),
     "an endless long name": (header(b"f", type=b"L", size=MAX_EXTENSION + 1), f"header of {MAX_EXTENSION + 1} bytes"),
     "an endless PAX header": (header(b"f", type=b"x", size=2**33 - 1), "an extension header of"),
@@ -229,9 +342,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
             b"uid": (b"", b"x", b"-1", b"+1", b"1.0", b" 1", b"1 ", b"0x1", b"1_0", b"\xd9\xa1", b"9" * 30, b"1\0"),
             b"gid": (b"root",),
             b"size": (b"", b"-1", b"1e3"),
-            b"mtime": (b"", b"x", b"nan", b"inf", b"1e5", b".5", b"1.5.5", b"--1", b"1.-5", b"1\n"),
-            b"atime": (b"x",),
-            b"ctime": (b"x",),
+            b"mtime": (b"", b"x", b"nan", b"inf", b"1e5", b".5", b"1.5.5", b"--1", b"1.-5", b"1\n",
+                       b"9" * 19, b"-" + b"9" * 19, b"9223372036854775808"),
+            b"atime": (b"x", b"9" * 19),
+            b"ctime": (b"x", b"9" * 19),
             b"path": (b"a\0b",),
             b"linkpath": (b"a\0b", b"\0"),
             b"uname": (b"a\0",),
@@ -255,14 +369,55 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a sparse map that overlaps": (gnu_sparse([(0, 4), (3, 4)], 8, 99), "goes backwards"),
     "a sparse map of other content": (gnu_sparse([(0, 4)], 5, 99), "does not describe 5 bytes"),
     "a sparse map beyond the file": (gnu_sparse([(96, 4)], 4, 99), "does not describe 4 bytes"),
-    "a sparse map with a gap": (gnu_sparse([(0, 4), (5, 0), (9, 0)], 4, 99, more=bytes(24)), "map is malformed"),
-    "a sparse map that is no number": (gnu_sparse([(0, 4)], 4, 99, more=b"x"), "map is malformed"),
+    "a sparse map with a gap": (gnu_sparse([(0, 4), (5, 0), (9, 0)], 4, 99, more={410: bytes(24)}), "map is malformed"),
+    "a sparse map that is no number": (gnu_sparse([(0, 4)], 4, 99, more={410: b"x"}), "map is malformed"),
     "a sparse real size that is no number": (
         header(b"f", type=b"S", magic=GNU, patch={483: b"x"}), "real size is not a number"
     ),
     "an endless sparse map": (
-        header(b"f", type=b"S", magic=GNU, patch={482: b"\1"}) + (bytes(504) + b"\1" + bytes(7)) * 2100, "map has more"
+        header(b"f", type=b"S", magic=GNU, patch={386: b"0" * 96, 482: b"\1"})
+        + (b"0" * 504 + b"\1" + bytes(7)) * (MAX_EXTENSION // 504 + 1), "map has more"
     ),
+    "a sparse map that goes on behind its end": (
+        gnu_sparse([(0, 4)], 4, 99, more={482: b"\1"}) + bytes(512), "goes on behind its end"
+    ),
+    "a sparse map that goes on behind its end, later": (
+        header(b"f", type=b"S", magic=GNU, patch={386: b"0" * 96, 482: b"\1"}) + (bytes(504) + b"\1" + bytes(7)),
+        "goes on behind its end"
+    ),
+    "a sparse map that goes on behind an empty entry": (
+        gnu_sparse([(0, 0), (0, 4)], 4, 99), "on behind an empty entry"
+    ),
+    "a sparse file of endless holes": (gnu_sparse([(0, 4)], 4, MAX_UNPACKED + 1), "real size is 17179869185; expected"),
+    "a sparse real size beyond 64 bits": (
+        gnu_sparse([(0, 4)], 4, 9, more={483: base256(2**70, 12)}), "real size is not a number of 64 bits"
+    ),
+    "a PAX sparse file of endless holes": (
+        pax(SPARSE_0_1 | {b"GNU.sparse.size": b"%d" % 2**60}) + file(b"f", b"abcdefg"), "real size is 11529215"
+    ),
+    "a PAX 1.0 sparse file of endless holes": (
+        pax(SPARSE_1_0 | {b"GNU.sparse.realsize": b"%d" % 2**60}) + map_and_data([]), "real size is 11529215"
+    ),
+    **{
+        f"a sparse map in the content, {what}": (pax(SPARSE_1_0) + blocks, problem)
+        for what, blocks, problem in (
+            ("none", header(b"f"), "cut off|content is malformed"),
+            ("shorter than a block", file(b"f", b"0\n"), "does not describe -510 bytes"),
+            ("no number", file(b"f", padded(b"garbage\n0\n5\n") + b"abcde"), "content is malformed"),
+            ("a signed number", file(b"f", padded(b"+1\n0\n5\n") + b"abcde"), "content is malformed"),
+            ("a negative number", file(b"f", padded(b"1\n0\n-5\n")), "content is malformed"),
+            ("a number with blanks", file(b"f", padded(b"1\n 0\n5\n") + b"abcde"), "content is malformed"),
+            ("an empty line", file(b"f", padded(b"1\n\n0\n5\n") + b"abcde"), "content is malformed"),
+            ("a line too few", file(b"f", padded(b"1\n0\n") + b"abcde"), "content is malformed"),
+            ("a line too many", file(b"f", padded(b"1\n0\n5\n6\n") + b"abcde"), "content is malformed"),
+            ("junk behind it", file(b"f", padded(b"1\n0\n5\n\0x") + b"abcde"), "content is malformed"),
+            ("an endless one", file(b"f", padded(b"99999\n") + bytes(2 * MAX_EXTENSION)), "content is malformed"),
+            ("of a number without end", file(b"f", b"9" * 2 * MAX_EXTENSION), "content is malformed"),
+            ("of other content", file(b"f", padded(b"1\n0\n5\n") + b"abcd"), "does not describe 4 bytes"),
+            ("beyond the file", map_and_data([(999_999, 2)]), "does not describe 2 bytes"),
+            ("backwards", map_and_data([(8, 2), (0, 2)]), "goes backwards"),
+        )
+    },
     "a PAX sparse directory": (pax(SPARSE_0_1) + directory(b"d"), "of no known form"),
     "a PAX sparse name alone": (pax({b"GNU.sparse.name": b"x"}) + header(b"f"), "of no known form"),
     "PAX sparse of two forms": (pax(SPARSE_0_1 | SPARSE_1_0) + file(b"f", b"abcdefg"), "of no known form"),
@@ -290,7 +445,8 @@ def test_a_refusal_names_archive_member_and_offset_in_plain_characters() -> None
     with pytest.raises(FormatError) as caught:
         walker.feed(file(b"good", b"abc") + header(b"ev\x1b[2Jil\xff", uid=b"8"))
     assert str(caught.value) == (
-        r"rootfs.tar.xz, member 'ev\x1b[2Jil\xff', byte 1024: its uid is not a number: '8\x00\x00\x00\x00\x00\x00\x00'"
+        r"rootfs.tar.xz, member 'ev\x1b[2Jil\xff', byte 1024: its uid is not a number of 64 bits: "
+        r"'8\x00\x00\x00\x00\x00\x00\x00'"
     )
 
 
@@ -325,8 +481,8 @@ def test_nothing_at_all_is_no_archive_and_an_empty_archive_is_one() -> None:
 EVERYTHING = b"".join(
     (
         directory(b"./"),
-        extension(b"L", LONG + b"\0"),
-        extension(b"K", LONG),
+        long_name(LONG),
+        long_name(LONG, b"K"),
         link(b"l", b"x"),
         pax({b"path": b"\xff" * 600, b"mtime": b"1.5", b"SCHILY.xattr.user.x": b"\0\n" * 300}),
         file(b"f", b"content" * 200),
@@ -334,6 +490,8 @@ EVERYTHING = b"".join(
         gnu_sparse([(n * 10, 1) for n in range(30)], 30, 999),
         pax(SPARSE_0_0),
         file(b"f", b"abcdefg"),
+        pax(SPARSE_1_0),
+        map_and_data([(n * 1000, 9) for n in range(100)]),
         header(b"dev", type=b"3", magic=GNU),
         pax({b"comment": b"x"}, b"g"),
         link(b"hard", b"empty", b"1"),
@@ -400,6 +558,17 @@ def test_content_is_captured_up_to_what_is_wanted(step: int) -> None:
     assert walker.finish() == len(archive)
     assert captured == [(b"head", content[:700]), (b"exact", content[:512]), (b"all", content), (b"empty", b"")]
     assert [archive[m.data : m.data + m.size] for m in members] == [content] * 4 + [b""]
+
+
+def test_nothing_of_a_sparse_file_is_captured() -> None:
+    captured: list[Member] = []
+    archive = (
+        pax(SPARSE_1_0) + map_and_data([(0, 600)]) + gnu_sparse([(0, 600)], 600, 9000)
+        + pax(SPARSE_0_1) + file(b"f", b"abcdefg") + END
+    )  # fmt: skip
+    walker = TarWalker(lambda member: 100, lambda member, content: captured.append(member))
+    assert len(walker.feed(archive)) == 3
+    assert (walker.finish(), captured) == (len(archive), [])
 
 
 def test_an_error_of_a_callback_passes_as_it_is() -> None:
