@@ -22,7 +22,8 @@ from presetbuild.build import DEFAULT_DESTINATION, Options, build_preset, resolv
 from presetbuild.catalog import Catalog, load_catalog
 from presetbuild.console import Console
 from presetbuild.findings import Audit, State
-from presetbuild.keys import default_signing_keys, describe_keys
+from presetbuild.keyreport import describe_keys
+from presetbuild.keys import default_signing_keys
 from shim.errors import NotReady, Refused, StatefulPodsError, Unavailable, printable
 from shim.image.model import Platform
 from shim.image.reference import parse_reference

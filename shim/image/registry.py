@@ -114,7 +114,7 @@ class RegistryRepository:
         body = Download(
             lambda headers: self._attempt("GET", path, headers=headers),
             descriptor,
-            self._retry.start(descriptor.size),
+            self._retry.start(),
             self._progress,
         )
         return VerifyingReader(body, descriptor.digest, descriptor.size, f"{self.name}@{descriptor.digest}")

@@ -41,7 +41,7 @@ class Interrupted(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The rule: `tries` attempts in a row, and `seconds` for a whole operation, more for large contents.
+    """The rule: `tries` attempts in a row, and `seconds` for a whole operation, with more for what it moves.
 
     `sleep` and `clock` (monotonic, in seconds) exist so that tests need no time.
     """
@@ -52,7 +52,7 @@ class Retry:
     clock: Callable[[], float] = time.monotonic
 
     def start(self, size: int = 0) -> Patience:
-        """Return the patience for one operation that moves `size` bytes."""
+        """Return the patience for one operation that sends `size` bytes. What is received earns its time by itself."""
         return Patience(self, size)
 
 
@@ -98,8 +98,13 @@ class Patience:
         self._rule.sleep(wait)
 
     def moved(self, count: int, what: str) -> None:
-        """Note that `count` bytes arrived; raises `Unavailable` when the operation as a whole is too slow."""
+        """Note that `count` bytes arrived; raises `Unavailable` when the operation as a whole is too slow.
+
+        They earn time as they come: a size that somebody states would buy them as much as they like.
+        """
         self._moved += count
+        self._seconds += count / SLOWEST
+        self._end += count / SLOWEST
         if self._moved >= WORTH_A_RESET:
             self._failures = 0
         if self._rule.clock() > self._end:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from presetbuild.catalog import Catalog, KeyPin, Upstream, load_catalog
-from presetbuild.keys import MAX_KEY, KeyReport, default_signing_keys, describe_keys, open_keyring
+from presetbuild.keyreport import KeyReport, describe_keys
+from presetbuild.keys import MAX_KEY, default_signing_keys, open_keyring
 from shim.errors import FormatError, NotFound, Refused, VerificationError
 from tests.presetbuild.pgp import Signer
 
