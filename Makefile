@@ -43,6 +43,9 @@ lock: ## resolve the dependencies again
 	CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --upgrade --generate-hashes \
 	  --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	  --extra build --extra dev --output-file requirements.lock pyproject.toml
+	CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --strip-extras \
+	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --constraint requirements.lock \
+	  --output-file requirements.shim.lock pyproject.toml
 
 clean: ## remove what these commands made
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

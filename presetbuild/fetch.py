@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import quote, unquote, urlsplit
 
-from presetbuild.download import Download, Patience, check_url
 from shim.errors import FormatError, NotFound, Refused, StatefulPodsError, Unavailable, printable
 from shim.image.digest import CHUNK
+from shim.image.download import Download, Patience, check_url
 from shim.image.progress import Progress, silent
 from shim.image.session import Session
 

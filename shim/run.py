@@ -56,8 +56,10 @@ def run(argv: Sequence[str], *, data: bytes = b"", what: str) -> bytes:
 
 
 @contextmanager
-def piped(argv: Sequence[str], source: Reader, what: str) -> Iterator[Reader]:
+def piped(argv: Sequence[str], source: Reader, what: str, *, inherit: Sequence[int] = ()) -> Iterator[Reader]:
     """Run the filter `argv` with `source` as its input, and give its output as a reader.
+
+    The filter also gets the descriptors `inherit`, such as that of a lock which must last as long as it runs.
 
     The reader fills what it was asked for, and returns ``b""`` only after the filter ended with 0 and the source was
     read to its end, so that a source which verifies itself at its end has done so. Leaving the block earlier kills the
@@ -71,7 +73,7 @@ def piped(argv: Sequence[str], source: Reader, what: str) -> Iterator[Reader]:
         reading, writing = os.pipe()
         stdin = stack.enter_context(os.fdopen(reading, "rb", 0))
         feed = stack.enter_context(os.fdopen(writing, "wb", 0))
-        child = _start(argv, stdin, what)
+        child = _start(argv, stdin, what, inherit)
         stack.callback(_reap, child)
         yield _Filter(child, source, stdin, feed, argv, what)
 
@@ -173,11 +175,19 @@ class _Filter:
         self._ended = True
 
 
-def _start(argv: Sequence[str], stdin: int | IO[bytes], what: str) -> subprocess.Popen[bytes]:
+def _start(
+    argv: Sequence[str], stdin: int | IO[bytes], what: str, inherit: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | {"LC_ALL": "C"}
     try:
         return subprocess.Popen(  # noqa: S603 - never through a shell
-            argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, bufsize=0
+            argv,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            bufsize=0,
+            pass_fds=inherit,
         )
     except FileNotFoundError as error:
         package = _PACKAGES.get(argv[0], argv[0])

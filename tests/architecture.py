@@ -27,7 +27,7 @@ ARROWS = {
     "presetbuild*": ("presetbuild", "presetbuild.*", "shim.errors", "shim.run", "shim.image", "shim.image.*"),
 }
 COMMANDS = ("shim.cli", "shim.__main__", "presetbuild.cli", "presetbuild.__main__")
-DISPLAYS = ("presetbuild.console",)
+DISPLAYS = ("presetbuild.console", "shim.console")
 STAGES = frozenset(f"shim.{name}" for name in ("seed", "prepare", "customize", "provision", "boot"))
 
 # Where a library may be imported.
@@ -43,8 +43,8 @@ LIBRARIES = {
 }
 # Where something may be called; a pattern is matched against the dotted name as it is written.
 CALLS = {
-    "os.exec*": ("shim.run", "shim.boot"),
-    "os.fork*": ("shim.run",),
+    "os.exec*": ("shim.run", "shim.boot", "shim.local"),  # becoming another program is what these two are for
+    "os.fork*": ("shim.run", "shim.local"),
     "os.popen": ("shim.run",),
     "os.posix_spawn*": ("shim.run",),
     "os.spawn*": ("shim.run",),
@@ -58,7 +58,7 @@ CALLS = {
     "quit": (),
     "SystemExit": COMMANDS,
     "sys.std*.write*": (*COMMANDS, *DISPLAYS),
-    "os._exit": ("shim.run",),
+    "os._exit": ("shim.run", "shim.local"),
     "Verified": ("presetbuild.verify",),
     "*.Verified": (),
 }

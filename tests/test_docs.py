@@ -9,18 +9,18 @@ import click
 import pytest
 
 from presetbuild.cli import commands
+from shim.cli import commands as shim_commands
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
-OPTIONS = sorted(
-    {
-        option
-        for command in commands.commands.values()
-        for parameter in command.params
-        if isinstance(parameter, click.Option)
-        for option in parameter.opts
-        if option.startswith("--")
-    }
-)
+
+
+def options(group: click.Group) -> set[str]:
+    parameters = [parameter for command in group.commands.values() for parameter in command.params]
+    names = [name for parameter in parameters if isinstance(parameter, click.Option) for name in parameter.opts]
+    return {name for name in names if name.startswith("--")}
+
+
+OPTIONS = sorted(options(commands))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -30,7 +30,7 @@ def test_every_option_stands_in_the_readme(option: str) -> None:
 
 def test_the_readme_names_no_option_that_does_not_exist() -> None:
     tables = "\n".join(line for line in README.splitlines() if line.startswith("| `"))
-    assert set(re.findall(r"--[a-z][a-z-]+", tables)) <= set(OPTIONS)
+    assert set(re.findall(r"--[a-z][a-z-]+", tables)) <= {*OPTIONS, *options(shim_commands)}
 
 
 @pytest.mark.parametrize("name", sorted(commands.commands))
@@ -44,3 +44,8 @@ def test_the_exit_codes_of_the_readme_are_those_of_the_help() -> None:
     assert set(table) == {"0", "1", "2", "3", "4"}
     for code, word in table.items():
         assert re.search(rf"{code} (upstream )?{word if code != '0' else 'published'}", text), (code, word)
+
+
+@pytest.mark.parametrize("name", sorted(shim_commands.commands))
+def test_every_stage_stands_in_the_readme(name: str) -> None:
+    assert f"| `shim {name}` |" in README

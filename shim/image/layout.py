@@ -33,7 +33,7 @@ from shim.image.model import (
     check_raw,
     parse_manifest,
 )
-from shim.image.reference import check_tag
+from shim.image.reference import check_tag, is_tag
 
 _MARKER = "oci-layout"
 _INDEX = "index.json"
@@ -130,11 +130,12 @@ class Layout:
 
     def tags(self) -> list[str]:
         """Return all tags, sorted. A reference name that no registry would take as a tag is not one."""
-        found = set()
-        for entry in self._index().manifests:
-            with suppress(FormatError):
-                found.add(check_tag(entry.annotations.get(_REF_NAME, "")))
-        return sorted(found)
+        names = {entry.annotations.get(_REF_NAME, "") for entry in self._index().manifests}
+        return sorted(filter(is_tag, names))
+
+    def manifests(self) -> tuple[Descriptor, ...]:
+        """Return the entries of index.json: manifests and indexes, those without a tag too."""
+        return self._index().manifests
 
     def _tagged(self, tag: str) -> Descriptor | None:
         check_tag(tag)

@@ -106,9 +106,14 @@ def check_repository(repository: str, host: str = "") -> str:
     return repository
 
 
+def is_tag(tag: str) -> bool:
+    """Say whether a registry would take `tag` as one."""
+    return _TAG.fullmatch(tag) is not None
+
+
 def check_tag(tag: str) -> str:
     """Return `tag` if it is well-formed; raises `FormatError`."""
-    if not _TAG.fullmatch(tag):
+    if not is_tag(tag):
         raise FormatError(f"malformed tag {printable(tag)!r}: letters, digits, _ . and -, at most 128 of them")
     return tag
 

@@ -69,6 +69,11 @@ class RegistryRepository:
         self._transport = Transport(host, repository, "pull,push" if push else "pull", credentials.load(host))
         self._attempt = self._transport.attempt
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the registry is spoken to without TLS, so that only a digest says what comes from it."""
+        return urls.origin(self._transport.base).scheme == "http"
+
     def manifest(self, at: Descriptor | Digest | str) -> Manifest | Index:
         """Return the manifest or index at a descriptor, a digest or a tag; see `Repository`."""
         reference = at.digest if isinstance(at, Descriptor) else at

@@ -6,7 +6,7 @@ Sources: os-release(5); OCI image specification, layer.md, "Whiteouts"; System V
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NoReturn
@@ -197,25 +197,26 @@ class Inspector:
         if not any(path in self._kinds for path in _OS_RELEASE):
             missing.append("etc/os-release (or usr/lib/os-release)")
         if missing:
-            raise FormatError(
-                f"{self._what} is no root filesystem: it lacks {', '.join(missing)}; {self._looks_like()}"
-            )
-
-    def _looks_like(self) -> str:
-        top = dict.fromkeys(path.partition(b"/")[0] for path in self._kinds if path)
-        if not top:
-            return "it is empty"
-        if b"metadata.yaml" in top and b"rootfs" in top:
-            return "it looks like a unified LXD or Incus image (metadata.yaml and rootfs/); only its rootfs/ is needed"
-        if b"oci-layout" in top or b"manifest.json" in top:
-            return "it looks like an OCI or Docker image saved to a file (use it as an oci source)"
-        names = [printable(name) for name in top]
-        if len(names) == 1:
-            return f"everything is below {names[0]}/ (pack what is inside of that directory, with tar -C {names[0]} .)"
-        return f"at the top it holds {', '.join(names[:8])}" + (f" and {len(names) - 8} more" if names[8:] else "")
+            looks = looks_like(path.partition(b"/")[0] for path in self._kinds)
+            raise FormatError(f"{self._what} is no root filesystem: it lacks {', '.join(missing)}; {looks}")
 
     def _refuse(self, member: Member, problem: str) -> NoReturn:
         raise FormatError(f"{self._what}, member '{printable(member.name)}', byte {member.start}: {problem}")
+
+
+def looks_like(top: Iterable[bytes]) -> str:
+    """Say what an archive seems to be that is no root filesystem, and what to do; `top` are the names at its top."""
+    found = dict.fromkeys(name for name in top if name)
+    if not found:
+        return "it is empty"
+    if b"metadata.yaml" in found and b"rootfs" in found:
+        return "it looks like a unified LXD or Incus image (metadata.yaml and rootfs/); only its rootfs/ is needed"
+    if b"oci-layout" in found or b"manifest.json" in found:
+        return "it looks like an OCI or Docker image saved to a file (use it as an oci source)"
+    names = [printable(name) for name in found]
+    if len(names) == 1:
+        return f"everything is below {names[0]}/ (pack what is inside of that directory, with tar -C {names[0]} .)"
+    return f"at the top it holds {', '.join(names[:8])}" + (f" and {len(names) - 8} more" if names[8:] else "")
 
 
 def parse_os_release(content: bytes, what: str = "os-release") -> dict[str, str]:

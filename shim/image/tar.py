@@ -84,6 +84,11 @@ class TarWalker:
             self._fail(f"the archive is longer than {MAX_UNPACKED} bytes")
         return self._members
 
+    @property
+    def settled(self) -> int:
+        """The offset of the first byte that may belong to a member which was not returned yet."""
+        return self._offset if self._extensions.start is None else self._extensions.start
+
     def finish(self) -> int:
         """Return the size of the archive in bytes; raises `FormatError` unless it is whole."""
         if not self._ended:

@@ -13,9 +13,9 @@ from threading import Thread
 
 import pytest
 
-from presetbuild.download import Patience
 from presetbuild.fetch import Source, open_source, url_of
 from shim.errors import FormatError, NotFound, Refused, StatefulPodsError, Unavailable
+from shim.image.download import Patience
 from tests.presetbuild.servers import Fault, Server, self_signed
 from tests.raw_server import ENDLESS, SENSELESS, endless, raw_server
 
