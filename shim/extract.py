@@ -107,12 +107,12 @@ class _Pieces:
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = filter(None, pieces)
-        self._left = memoryview(b"")
+        self._left = b""
 
     def read(self, amount: int, /) -> bytes:
-        self._left = self._left or memoryview(next(self._pieces, b""))
-        data, self._left = self._left[:amount], self._left[amount:]
-        return bytes(data)
+        data = self._left or next(self._pieces, b"")
+        self._left = data[amount:]
+        return data[:amount]  # all of it as a rule, which is no copy
 
 
 def _has(path: bytes, name: bytes, value: bytes) -> bool:

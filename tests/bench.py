@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from tests.bench_seed import measured_peak, seed_speed
 from tests.presetbuild.pgp import Signer
 from tests.presetbuild.upstreams import rootfs_tar
 from tests.registries import run_docker_registry
@@ -90,6 +91,8 @@ def main() -> None:
         _no_op(bench)
         for megabytes in (80, 600):
             _memory(bench, megabytes)
+        (root / "seed").mkdir()
+        seed_speed(root / "seed", host, _published(bench))
     if "STATEFUL_PODS_TEST_CACHE" not in os.environ:
         shutil.rmtree(cache)
 
@@ -146,47 +149,24 @@ def _memory(bench: Bench, megabytes: int) -> None:
     with packed.open("wb") as target:
         subprocess.run(["xz", "-T0", "-6", "-c", str(tar)], stdout=target, check=True)
     tar.unlink()
-    peak = _peak(bench.ours(str(bench.mirror(f"mirror-{megabytes}", packed)), f"memory{megabytes}"))
+    command = bench.ours(str(bench.mirror(f"mirror-{megabytes}", packed)), f"memory{megabytes}")
+    peak = measured_peak(command, dict(os.environ))
     print(
         f"peak memory of a {megabytes} MB root filesystem: {peak / 1e6:.0f} MB, children included; to reach: 150",
         flush=True,
     )
 
 
+def _published(bench: Bench) -> str:
+    """Return the repository and digest of the Debian image that `_speed` published."""
+    done = subprocess.run(bench.ours(str(bench.root / "mirror"), "ours0"), check=True, capture_output=True, text=True)
+    return done.stdout.strip().rpartition("\t")[2].removeprefix(f"{bench.host}/")
+
+
 def _time(command: list[str]) -> float:
     start = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     return time.monotonic() - start
-
-
-def _peak(command: list[str]) -> int:
-    """Return the most bytes that the command and its children had resident together, sampled every 10 ms."""
-    peak = 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None:
-            peak = max(peak, sum(map(_resident, _family(process.pid))))
-            time.sleep(0.01)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-    return peak
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return
-    for child in children:
-        yield from _family(int(child))
-
-
-def _resident(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _registry_requests(log: Path) -> int:

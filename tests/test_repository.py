@@ -83,3 +83,12 @@ def test_the_changelog_begins_with_the_version_that_is_declared() -> None:
 def test_the_pinned_key_is_the_one_beside_the_real_signed_list() -> None:
     pinned = ROOT / "signing-keys" / "linuxcontainers.asc"
     assert pinned.read_bytes() == (ROOT / "tests/data/linuxcontainers/linuxcontainers.asc").read_bytes()
+
+
+def test_every_shell_script_of_the_project_is_read_by_sh() -> None:
+    scripts = [ROOT / ".ci/run", ROOT / "tests/install-tools", *(ROOT / "shim/guest").glob("*.sh")]
+    for script in scripts:
+        subprocess.run(["sh", "-n", str(script)], check=True)
+    # A quote in a table of words ends the table, and what follows would be run.
+    listed = subprocess.run(["sh", str(scripts[1]), "none"], capture_output=True, text=True, check=True)
+    assert (listed.stdout, listed.stderr) == ("", "")

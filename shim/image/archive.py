@@ -36,6 +36,7 @@ _SKIPPABLE = b"\x2a\x4d\x18"  # behind a first byte 0x50 to 0x5f
 _GZIP_CHUNK = 64 << 10  # bytes; what follows a member is copied, which many small members would make slow
 _ZSTD_HEADER = 18  # bytes; the longest frame header
 _RLE_BLOCK = 1
+_BLOCKS = 16  # zstd blocks that are decoded in one step; each yields 128 KiB at most, and mostly a quarter of that
 
 
 def sniff(head: bytes) -> str | None:
@@ -94,7 +95,7 @@ class _Pieces:
         while size < amount and (piece := self._next()):
             taken.append(piece)
             size += len(piece)
-        data = b"".join(taken)
+        data = taken[0] if len(taken) == 1 else b"".join(taken)
         self._left = data[amount:]
         return data[:amount]
 
@@ -140,7 +141,7 @@ def _gunzip(source: Reader, what: str) -> Iterator[bytes]:
 
 
 def _unzstd(source: _Input, what: str) -> Iterator[bytes]:
-    """Decode block by block: the output of one step is bounded, and where a frame ends is known.
+    """Decode a few blocks at a time: the output of one step is bounded, and where a frame ends is known.
 
     The library's stream reader does not say whether its input ended inside of a frame, and its decompression object
     does not bound its output.
@@ -160,12 +161,10 @@ def _unzstd(source: _Input, what: str) -> Iterator[bytes]:
                 raise FormatError(f"{what}: the zstd data asks for a window of {parameters.window_size} bytes")
             decoder = context.decompressobj()
             yield decoder.decompress(header)
-            last = 0
+            last = False
             while not last:
-                header = source.take(3)
-                number = int.from_bytes(header, "little")
-                last, kind, size = number & 1, number >> 1 & 3, number >> 3
-                yield decoder.decompress(header + source.take(1 if kind == _RLE_BLOCK else size))
+                blocks, last = source.take_blocks()
+                yield decoder.decompress(blocks)
             if parameters.has_checksum:
                 yield decoder.decompress(source.take(4))
         except zstandard.ZstdError as error:
@@ -198,6 +197,27 @@ class _Input:
             raise FormatError(f"{self._what}: the zstd data is cut off")
         self._position += amount
         return data
+
+    def take_blocks(self) -> tuple[bytes, bool]:
+        """Return the next zstd blocks, those that are at hand and at least one, and whether the frame's last is there.
+
+        Raises `FormatError` when the source ends within the first.
+        """
+        data, start = self._data, self._position
+        position, last = start, False
+        for _ in range(_BLOCKS):
+            header = int.from_bytes(data[position : position + 3], "little")
+            end = position + 3 + (1 if header >> 1 & 3 == _RLE_BLOCK else header >> 3)
+            if position + 3 > len(data) or end > len(data):
+                break
+            position = end
+            if last := bool(header & 1):
+                break
+        if position > start:
+            self._position = position
+            return data[start:position], last
+        header = int.from_bytes(self.peek(3), "little")
+        return self.take(4 if header >> 1 & 3 == _RLE_BLOCK else 3 + (header >> 3)), bool(header & 1)
 
     def skip(self, amount: int) -> None:
         """Pass over `amount` bytes."""

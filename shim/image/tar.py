@@ -215,7 +215,8 @@ class TarWalker:
         self._count += 1
         if self._count > MAX_MEMBERS:
             raise HeaderError(f"the archive has more than {MAX_MEMBERS} members")
-        self._extensions, self._sparse_map = Extensions(), bytearray()
+        if self._extensions.start is not None:
+            self._extensions, self._sparse_map = Extensions(), bytearray()
         self._members.append(member)
         amount = self._wanted(member) if self._wanted else 0
         if member.sparse is not None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 from zlib import adler32
 
 from shim.errors import printable
@@ -53,8 +55,7 @@ _MAX_MODE = 0o7777777  # the same for the mode; the bits of the file's type may 
 _MAX_MAJOR, _MAX_MINOR = 0xFFF, 0xFFFFF  # Linux, dev_t inside of the kernel
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One member of an archive. Bytes stay bytes; offsets count bytes of the uncompressed archive."""
 
     name: bytes  # as the archive spells it
@@ -139,13 +140,14 @@ def read_member(name: bytes, block: bytes, extensions: Extensions, sparse_map: b
     path = canonical(name)
     if not path and kind != DIRECTORY:
         raise HeaderError("it is the root, and no directory")
+    mode, uid, gid = _mode_and_owner(block[100:124])
     return Member(
         name=name,
         path=path,
         type=REGULAR if kind == GNU_SPARSE else kind,
-        mode=within("mode", header_number(block, "mode", 100, 108), _MAX_MODE) & 0o7777,
-        uid=_id(block, pax, "uid", 108),
-        gid=_id(block, pax, "gid", 116),
+        mode=within("mode", mode, _MAX_MODE) & 0o7777,
+        uid=within("uid", int(pax.get(b"uid", uid)), _MAX_ID),
+        gid=within("gid", int(pax.get(b"gid", gid)), _MAX_ID),
         size=size,
         mtime=_mtime(block, pax),
         linkname=linkname,
@@ -180,13 +182,15 @@ def canonical(name: bytes) -> bytes:
 
 
 def _override(extensions: Extensions, flag: bytes, key: bytes, text: bytes) -> bytes:
+    if extensions.start is None:
+        return text
     if flag in extensions.texts and key in extensions.pax:
         raise HeaderError(f"both a GNU long name and a PAX record give its {printable(key)}")
     return extensions.texts.get(flag, extensions.pax.get(key, text))
 
 
 def _is_directorys(name: bytes) -> bool:
-    return name.rpartition(b"/")[2] in (b"", b".")
+    return name.endswith((b"/", b"/.")) or name in (b"", b".")
 
 
 def _kind(block: bytes, name: bytes) -> bytes:
@@ -218,11 +222,10 @@ def _size(block: bytes, pax: Mapping[bytes, bytes], kind: bytes) -> int:
     return size
 
 
-def _id(block: bytes, pax: Mapping[bytes, bytes], what: str, start: int) -> int:
-    value = header_number(block, what, start, start + 8)
-    if pax:
-        value = int(pax.get(what.encode(), value))
-    return within(what, value, _MAX_ID)
+@lru_cache(1024)  # they are few
+def _mode_and_owner(fields: bytes) -> tuple[int, int, int]:
+    mode, uid = header_number(fields, "mode", 0, 8), header_number(fields, "uid", 8, 16)
+    return mode, uid, header_number(fields, "gid", 16, 24)
 
 
 def _mtime(block: bytes, pax: Mapping[bytes, bytes]) -> int:
