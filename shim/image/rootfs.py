@@ -206,7 +206,7 @@ class Inspector:
 
 def looks_like(top: Iterable[bytes]) -> str:
     """Say what an archive seems to be that is no root filesystem, and what to do; `top` are the names at its top."""
-    found = dict.fromkeys(name for name in top if name)
+    found = sorted({name for name in top if name})  # in an order that is the same each time
     if not found:
         return "it is empty"
     if b"metadata.yaml" in found and b"rootfs" in found:

@@ -215,7 +215,7 @@ BELOW = ROOTFS.replace(b"./", b"r/")
     [
         (member("debian/etc/passwd") + member("debian/usr/x") + tars.END, "everything is below debian/"),
         (member("oci-layout") + member("index.json") + tars.END, "use it as an oci source"),
-        (member("src/main.c") + member("README") + tars.END, "at the top it holds src, README"),
+        (member("src/main.c") + member("README") + tars.END, "at the top it holds README, src"),
         (member("etc/passwd") + tars.END, "no root filesystem"),
         (tars.END, "it is empty"),
         (b"<html>" + b" " * 1000, "no tar archive, .*begins with '<html>"),
