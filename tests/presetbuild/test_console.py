@@ -52,7 +52,14 @@ def test_a_terminal_gets_a_display_that_is_gone_in_the_end() -> None:
         display.progress("rootfs.tar.xz", MIB, 4 * MIB)
         display.tell("[red]a sentence[/red] is text and no markup")
         display.progress("rootfs.tar.xz", 4 * MIB, 4 * MIB)
-    shown = os.read(leader, 1 << 16).decode()
+    shown = b"".join(iter(lambda: _read(leader), b"")).decode()
     os.close(leader)
     assert "[red]a sentence[/red] is text and no markup" in shown
     assert "\x1b[?25h" in shown  # the cursor is shown again
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # EIO: nobody has the other end open any more
+        return b""
