@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Named for what it was made from, so that another lock, and nothing else, makes a fresh environment.
 READY  := $(VENV)/.ready-$(shell cat requirements.lock tests/chart/helm.lock pyproject.toml | sha256sum | cut -c 1-12)
 
-.PHONY: help demo test test-fast lint bench venv tools lock clean
+.PHONY: help demo test test-fast lint bench image venv tools lock clean
 .NOTPARALLEL:
 
 help: ## this list
@@ -30,6 +30,10 @@ lint: $(READY) ## ruff and mypy
 
 bench: tools $(READY) ## speed and memory, beside crane's pipeline where crane is installed
 	$(BIN)/python -m tests.bench $(ARGS)
+
+image: TOOLS = buildah
+image: tools ## the shim's image, by buildah; ARGS="--build-arg BASE=…" names another base
+	buildah bud --file shim/Containerfile --tag stateful-pods-shim $(ARGS) .
 
 venv: TOOLS = venv
 venv: tools $(READY) ## .venv, with the locked versions and this checkout
