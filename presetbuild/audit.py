@@ -11,17 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from presetbuild.build import Options, open_archive
+from presetbuild.build import Options
 from presetbuild.catalog import Catalog, Preset
 from presetbuild.fetch import Source, open_source
-from presetbuild.findings import WRONG, Audit, State
+from presetbuild.findings import Audit, Part, State, expect
 from presetbuild.image import (
     COMMON,
     CREATED,
-    DIFF_ID,
     PRESET_NAME,
     PROVISIONING,
     SIZE,
@@ -29,7 +26,6 @@ from presetbuild.image import (
     TITLE,
     UPSTREAM_BUILD,
     UPSTREAM_KEY,
-    UPSTREAM_SHA256,
     UPSTREAM_URL,
     URL,
     VERSION,
@@ -39,31 +35,18 @@ from presetbuild.image import (
     make_index,
     platform_tag,
 )
-from presetbuild.keys import Keyring, default_signing_keys, open_keyring
+from presetbuild.keys import default_signing_keys, open_keyring
+from presetbuild.provenance import Upstream, check_upstream
 from presetbuild.publish import check_form, is_dated, open_repository, read_config
 from presetbuild.upstream import lxc
-from presetbuild.verify import check_contents, verify_list
-from shim.errors import FormatError, NotFound, NotReady, Unavailable, VerificationError, printable
+from presetbuild.verify import check_contents
+from shim.errors import FormatError, NotFound, Refused, Unavailable, VerificationError, printable
 from shim.image.archive import decompressed
 from shim.image.digest import CHUNK, Digest
-from shim.image.model import LAYER_COMPRESSION, Config, Descriptor, Index, Manifest, Platform
+from shim.image.model import LAYER_COMPRESSION, Descriptor, Index, Manifest
 from shim.image.reference import Reference
 from shim.image.repository import Repository
 from shim.image.rootfs import Inspection, Inspector
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One platform of the preset, as far as it could be read."""
-
-    platform: Platform
-    manifest: Manifest
-    config: Config
-
-    @property
-    def shown(self) -> str:
-        """The platform, fit to be printed."""
-        return printable(str(self.platform))
 
 
 def audit(reference: Reference, catalog: Catalog, options: Options | None = None, *, offline: bool = False) -> Audit:
@@ -75,7 +58,9 @@ def audit(reference: Reference, catalog: Catalog, options: Options | None = None
     """
     options = options or Options()
     source = None
-    if options.mirror and not offline:
+    if options.mirror is not None and not offline:
+        if not options.mirror:
+            raise FormatError("the mirror is an empty text; expected a URL or a directory, or no mirror at all")
         source = open_source(options.mirror, progress=options.progress)  # a mistyped mirror is told at once
     repository = open_repository(reference, progress=options.progress)
     result = Audit(str(reference))
@@ -84,9 +69,35 @@ def audit(reference: Reference, catalog: Catalog, options: Options | None = None
         return result
     preset = _check_claims(index, catalog, result)
     parts = [part for entry in index.manifests if (part := _read_part(repository, entry, result))]
+    with result.check("index", "it names the keys that its manifests name"):
+        keys = {part.manifest.annotations.get(UPSTREAM_KEY, "") for part in parts}
+        if len(parts) == len(index.manifests):
+            expect(index.annotations.get(UPSTREAM_KEY), ",".join(sorted(keys)), UPSTREAM_KEY)
     for part in parts:
         _check_documents(part, index, result)
         _check_layer(repository, part, preset, result)
+    try:
+        _check_provenance(parts, index, preset, repository, reference, options, source, result, offline=offline)
+    except (Refused, Unavailable) as error:
+        if result.holds:
+            raise
+        # What is wrong already is the graver news, and must not be lost.
+        result.note(State.UNPROVEN, "provenance", str(error))
+    return result
+
+
+def _check_provenance(
+    parts: Sequence[Part],
+    index: Index,
+    preset: Preset | None,
+    repository: Repository,
+    reference: Reference,
+    options: Options,
+    source: Source | None,
+    result: Audit,
+    *,
+    offline: bool,
+) -> None:
     with ExitStack() as stack:
         upstream = None
         if preset and result.build:
@@ -95,10 +106,9 @@ def audit(reference: Reference, catalog: Catalog, options: Options | None = None
             if not offline:
                 pins, keys = preset.upstream.keys, options.signing_keys or default_signing_keys()
                 keyring = stack.enter_context(open_keyring(keys, pins, include_retired=True))
-                upstream = _Upstream(preset, build, keyring, source, options)
+                upstream = Upstream(preset, build, keyring, source, options)
         for part in parts:
-            _check_upstream(part, upstream, result)
-    return result
+            check_upstream(part, upstream, result)
 
 
 def _read_index(repository: Repository, reference: Reference, result: Audit) -> Index | None:
@@ -131,9 +141,9 @@ def _check_claims(index: Index, catalog: Catalog, result: Audit) -> Preset | Non
         if missing:
             raise FormatError(f"the index is no preset's: it lacks {', '.join(missing)}")
         name, build = annotations[PRESET_NAME], annotations[UPSTREAM_BUILD]
-        _expect(annotations[CREATED], f"{lxc.parse_build(build):%Y-%m-%dT%H:%M:%SZ}", CREATED)
-        _expect(annotations[VERSION], build, VERSION)
-        _expect(annotations[TITLE], name, TITLE)
+        expect(annotations[CREATED], f"{lxc.parse_build(build):%Y-%m-%dT%H:%M:%SZ}", CREATED)
+        expect(annotations[VERSION], build, VERSION)
+        expect(annotations[TITLE], name, TITLE)
         result.preset, result.build = name, build
     with result.check("index", "it is, to the byte, the document that presetbuild writes"):
         platforms = [entry.platform for entry in index.manifests if entry.platform]
@@ -149,20 +159,22 @@ def _check_claims(index: Index, catalog: Catalog, result: Audit) -> Preset | Non
         )
         return None
     with result.check("catalog", "source, provisioning, platforms and signing key are the catalog's"):
-        _expect(annotations[SOURCE], catalog.source, SOURCE)
-        _expect(annotations[PROVISIONING], ",".join(preset.provisioning), PROVISIONING)
+        expect(annotations[SOURCE], catalog.source, SOURCE)
+        expect(annotations[PROVISIONING], ",".join(preset.provisioning), PROVISIONING)
         pinned = {key.fingerprint for key in preset.upstream.keys}
         for key in annotations[UPSTREAM_KEY].split(","):
             if key not in pinned:
                 raise VerificationError(f"{UPSTREAM_KEY} is {printable(key)}, which the catalog does not pin")
         if foreign := set(map(str, platforms)) - set(map(str, preset.platforms)):
             raise VerificationError(f"the index holds {printable(', '.join(foreign))}, which the catalog does not list")
+        if platforms != [platform for platform in preset.platforms if platform in platforms]:
+            raise VerificationError("the index does not list its platforms in the catalog's order")
     if missing := sorted(set(map(str, preset.platforms)) - set(map(str, platforms))):
         result.note(State.UNPROVEN, "index", f"it has nothing for {', '.join(missing)}, which the catalog lists")
     return preset
 
 
-def _read_part(repository: Repository, entry: Descriptor, result: Audit) -> _Part | None:
+def _read_part(repository: Repository, entry: Descriptor, result: Audit) -> Part | None:
     """Read one platform's manifest and config, each by digest and size."""
     platform = entry.platform
     if platform is None:
@@ -181,7 +193,7 @@ def _read_part(repository: Repository, entry: Descriptor, result: Audit) -> _Par
         f"{manifest.config.size} bytes match {manifest.config.digest}",
         lambda: read_config(repository, manifest.config),
     )
-    return _Part(platform, manifest, config) if config else None
+    return Part(platform, manifest, config) if config else None
 
 
 def _single(found: Manifest | Index) -> Manifest:
@@ -190,23 +202,23 @@ def _single(found: Manifest | Index) -> Manifest:
     return found
 
 
-def _check_documents(part: _Part, index: Index, result: Audit) -> None:
+def _check_documents(part: Part, index: Index, result: Audit) -> None:
     """Check manifest and config of one platform against the index, each other, and the form that presetbuild writes."""
     annotations = part.manifest.annotations
     with result.check(f"{part.shown} manifest", "it and its config are, to the byte, what its annotations describe"):
         for key, value in index.annotations.items():
             if key == UPSTREAM_KEY and annotations.get(key, "") in value.split(","):
                 continue
-            _expect(annotations.get(key), value, f"the annotation {printable(key)}")
+            expect(annotations.get(key), value, f"the annotation {printable(key)}")
         if len(part.manifest.layers) != 1:
             raise FormatError(f"it has {len(part.manifest.layers)} layers where a preset has one")
         if changed := difference(part.config.raw, make_config(part.platform, annotations)):
             raise VerificationError(f"the config differs: {changed}")
         check_form(part.manifest, part.platform, part.shown)
-        _expect(annotations[UPSTREAM_URL], annotations[URL] + lxc.ARCHIVE, UPSTREAM_URL)
+        expect(annotations[UPSTREAM_URL], annotations[URL] + lxc.ARCHIVE, UPSTREAM_URL)
 
 
-def _check_layer(repository: Repository, part: _Part, preset: Preset | None, result: Audit) -> None:
+def _check_layer(repository: Repository, part: Part, preset: Preset | None, result: Audit) -> None:
     """Read a layer to its end: its digest, its diff ID, and what it holds."""
     subject = f"{part.shown} layer"
     diff_ids = part.config.diff_ids
@@ -223,7 +235,7 @@ def _check_layer(repository: Repository, part: _Part, preset: Preset | None, res
     if inspection is None:
         return
     with result.check(subject, f"it has the {inspection.size} bytes that {SIZE} states"):
-        _expect(part.manifest.annotations.get(SIZE), str(inspection.size), SIZE)
+        expect(part.manifest.annotations.get(SIZE), str(inspection.size), SIZE)
     if preset is None:
         return
     with result.check(subject, "it is the root filesystem that the catalog describes"):
@@ -248,11 +260,11 @@ def _read_layer(repository: Repository, layer: Descriptor, diff_id: Digest) -> I
         except FormatError:
             blob.finish()  # a digest that does not match says more than what the wrong bytes decode to
             raise
-    _expect(f"sha256:{hasher.hexdigest()}", str(diff_id), f"the decompressed {what.removeprefix('the ')}")
+    expect(f"sha256:{hasher.hexdigest()}", str(diff_id), f"the decompressed {what.removeprefix('the ')}")
     return inspection
 
 
-def _build(name: str, parts: Sequence[_Part], preset: Preset, result: Audit) -> lxc.Build:
+def _build(name: str, parts: Sequence[Part], preset: Preset, result: Audit) -> lxc.Build:
     """Return the build that the labels name, with each platform's directory below the catalog's upstream."""
     directories = {}
     for part in parts:
@@ -278,7 +290,7 @@ def _check_tags(
             result.note(State.UNPROVEN, "tags", f"there is no tag {tag}; it may have been retired, or not copied along")
         else:
             with result.check("tags", f"{tag} names {digest}"):
-                _expect(str(found), str(digest), f"the tag {tag}")
+                expect(str(found), str(digest), f"the tag {tag}")
     asked = reference.tag
     if asked and asked not in tags and asked != preset.release:
         result.note(
@@ -289,56 +301,3 @@ def _check_tags(
     newest = max((tag for tag in repository.tags() if is_dated(tag, preset)), default="")
     if asked == preset.release and newest > dated_tag(preset, build):
         result.note(State.UNPROVEN, "tags", f"{asked} names an older build than the newest one there, {newest}")
-
-
-def _check_upstream(part: _Part, upstream: _Upstream | None, result: Audit) -> None:
-    """Establish from the upstream's signed list and archive that the layer is that archive, where that can be done."""
-    subject = f"{part.shown} provenance"
-    word = "that the layer is the signed archive, decompressed, rests on the builder's word"
-    if upstream is None or part.platform not in upstream.build.directories:
-        result.note(State.UNPROVEN, subject, f"{word}: the upstream was not asked")
-        return
-    try:
-        upstream.compare(part)
-    except (NotFound, NotReady) as error:
-        result.note(State.UNPROVEN, subject, f"{word}: {error}")
-    except Unavailable as error:
-        if upstream.mirror:
-            raise
-        result.note(State.UNPROVEN, subject, f"{word}: {error}")
-    except WRONG as error:
-        result.note(State.DIFFERS, subject, str(error))
-    else:
-        result.note(State.HOLDS, subject, "the upstream's signed archive, decompressed, is the layer")
-
-
-@dataclass(frozen=True, slots=True)
-class _Upstream:
-    """What it takes to ask the upstream, or the `mirror` that stands in for it."""
-
-    preset: Preset
-    build: lxc.Build
-    keyring: Keyring
-    mirror: Source | None
-    options: Options
-
-    def compare(self, part: _Part) -> None:
-        """Verify the signed list and the archive again, and raise unless the part was made from them."""
-        url = self.preset.upstream.url
-        source = self.mirror or open_source(url, progress=self.options.progress)
-        untrusted = lxc.fetch_lists(source, self.build, part.platform, url)
-        signed = verify_list(untrusted, self.keyring, now=self.options.now or datetime.now(UTC))
-        annotations = part.manifest.annotations
-        _expect(annotations.get(UPSTREAM_KEY), signed.signature.primary, UPSTREAM_KEY)
-        _expect(annotations.get(UPSTREAM_SHA256), signed.archive_digest.encoded, UPSTREAM_SHA256)
-        verified = open_archive(signed, self.preset, source)
-        hasher = hashlib.sha256()
-        for data in verified.chunks():
-            hasher.update(data)
-        _expect(annotations.get(DIFF_ID), f"sha256:{hasher.hexdigest()}", "the diff ID")
-
-
-def _expect(found: str | None, expected: str | None, what: str) -> None:
-    if found != expected:
-        shown = "absent" if found is None else printable(found)
-        raise VerificationError(f"{what} is {shown}, expected {'nothing' if expected is None else printable(expected)}")

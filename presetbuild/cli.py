@@ -5,6 +5,7 @@ Standard output is the result and nothing else. What goes on is shown on standar
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -268,6 +269,8 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command and exit with its code: 130 when it is interrupted, 1 when its result cannot be written."""
     try:
         commands.main(argv, prog_name="presetbuild", standalone_mode=False)
+        if sys.stdout is None:  # closed by whoever started us
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

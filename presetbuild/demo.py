@@ -57,8 +57,8 @@ def run_demo(say: Say, *, directory: Path | None = None, debian: bool = False) -
     for tool, package in {"gpg": "gnupg", "gpgconf": "gnupg", "xz": "xz-utils", "mmdebstrap": "mmdebstrap"}.items():
         if shutil.which(tool) is None and (debian or tool != "mmdebstrap"):
             raise Refused(f"the demonstration needs {tool}, which is not installed; apt-get install {package}")
-    if directory and directory.exists() and any(directory.iterdir()):
-        raise Refused(f"{directory} is not empty; name a directory that is, or none")
+    if directory and directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise Refused(f"{directory} is not an empty directory; name one that is, or none")
     kept = directory or Path(tempfile.mkdtemp(prefix="presetbuild-demo-"))
     now = datetime.now(UTC).replace(second=0, microsecond=0)
     with ExitStack() as story:

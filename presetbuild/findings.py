@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from shim.errors import FormatError, NotFound, VerificationError
+from shim.errors import FormatError, NotFound, VerificationError, printable
 from shim.image.digest import Digest
+from shim.image.model import Config, Manifest, Platform
 
 T = TypeVar("T")
 
@@ -75,3 +76,24 @@ class Audit:
             return None
         self.note(State.HOLDS, subject, sentence)
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One platform of the preset, as far as it could be read."""
+
+    platform: Platform
+    manifest: Manifest
+    config: Config
+
+    @property
+    def shown(self) -> str:
+        """The platform, fit to be printed."""
+        return printable(str(self.platform))
+
+
+def expect(found: str | None, expected: str | None, what: str) -> None:
+    """Raise `VerificationError`, in which `what` names it, unless what was `found` is what was `expected`."""
+    if found != expected:
+        shown = "absent" if found is None else printable(found)
+        raise VerificationError(f"{what} is {shown}, expected {'nothing' if expected is None else printable(expected)}")

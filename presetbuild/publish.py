@@ -16,6 +16,7 @@ from pathlib import Path
 from presetbuild.catalog import Catalog, Preset
 from presetbuild.image import (
     COMMON,
+    COMPRESSION,
     DIFF_ID,
     OWN,
     PRESET_NAME,
@@ -35,7 +36,17 @@ from presetbuild.upstream.lxc import Build
 from presetbuild.verify import SignedList
 from shim.errors import FormatError, NotFound, Refused, Unavailable, VerificationError, printable
 from shim.image.digest import Digest
-from shim.image.model import MAX_MANIFEST, OCI_CONFIG, Config, Descriptor, Index, Manifest, Platform, parse_config
+from shim.image.model import (
+    MAX_MANIFEST,
+    OCI_CONFIG,
+    OCI_LAYER,
+    Config,
+    Descriptor,
+    Index,
+    Manifest,
+    Platform,
+    parse_config,
+)
 from shim.image.progress import Progress, silent
 from shim.image.reference import LayoutReference, Reference, RegistryReference, check_host, check_repository
 from shim.image.repository import Repository
@@ -66,6 +77,8 @@ def parse_destination(to: str, repository: str) -> Reference:
 
     Raises `FormatError` for a malformed destination.
     """
+    if not to.isprintable():
+        raise FormatError(f"the destination {printable(to)!r} holds characters that cannot be printed")
     kind, _, directory = to.partition(":")
     if kind == "oci" and directory:
         return LayoutReference(Path(directory) / repository)
@@ -118,9 +131,8 @@ def find_published(
         return None
     if not all(repository.has_blob(layer) for layer in layers):
         return None
-    if rolling != index.descriptor.digest:
-        _move_rolling(repository, preset, index, allow_older=allow_older)
-    return _published(repository, preset, build, index, new=False)
+    rolled = rolling == index.descriptor.digest or _move_rolling(repository, preset, index, allow_older=allow_older)
+    return _published(repository, preset, build, index, rolled=rolled, new=False)
 
 
 def publish(
@@ -146,8 +158,8 @@ def publish(
     for image in images:
         repository.put_manifest(image.manifest, platform_tag(preset, build, image.platform))
     repository.put_manifest(index, dated_tag(preset, build))
-    _move_rolling(repository, preset, index, allow_older=allow_older)
-    return _published(repository, preset, build, index, new=True)
+    rolled = _move_rolling(repository, preset, index, allow_older=allow_older)
+    return _published(repository, preset, build, index, rolled=rolled, new=True)
 
 
 def _refuse_other(repository: Repository, preset: Preset, build: Build, index: Index) -> None:
@@ -161,8 +173,8 @@ def _refuse_other(repository: Repository, preset: Preset, build: Build, index: I
         )
 
 
-def _move_rolling(repository: Repository, preset: Preset, index: Index, *, allow_older: bool) -> None:
-    """Let the rolling tag name `index`, unless a newer build is there.
+def _move_rolling(repository: Repository, preset: Preset, index: Index, *, allow_older: bool) -> bool:
+    """Let the rolling tag name `index`, unless a newer build is there, and say whether it names it now.
 
     A registry cannot compare and set, so whoever published a newer build meanwhile may be overwritten here. Its dated
     tag was there before it moved the rolling one, so it is found afterwards, and the rolling tag is given back to it.
@@ -173,12 +185,18 @@ def _move_rolling(repository: Repository, preset: Preset, index: Index, *, allow
         _refuse_older(repository, there, preset, build, allow_older=allow_older)
     repository.put_manifest(index, preset.release)
     if allow_older:
-        return
+        return True
     newest = max((tag for tag in repository.tags() if is_dated(tag, preset)), default="")
-    if newest > f"{preset.release}-{build.replace(':', '')}":
+    if newest <= f"{preset.release}-{build.replace(':', '')}":
+        return True
+    try:
         newer = _index(repository, newest)
-        if newer.annotations.get(PRESET_NAME) == preset.name:
-            repository.put_manifest(newer, preset.release)
+    except (NotFound, VerificationError):  # somebody else's
+        return True
+    if newer.annotations.get(PRESET_NAME) != preset.name:
+        return True
+    repository.put_manifest(newer, preset.release)
+    return False
 
 
 def is_dated(tag: str, preset: Preset) -> bool:
@@ -186,8 +204,10 @@ def is_dated(tag: str, preset: Preset) -> bool:
     return re.fullmatch(re.escape(preset.release) + r"-[0-9]{8}_[0-9]{4}", tag, re.ASCII) is not None
 
 
-def _published(repository: Repository, preset: Preset, build: Build, index: Index, *, new: bool) -> Published:
-    tags = (dated_tag(preset, build), preset.release)
+def _published(
+    repository: Repository, preset: Preset, build: Build, index: Index, *, rolled: bool, new: bool
+) -> Published:
+    tags = (dated_tag(preset, build), *([preset.release] if rolled else []))
     return Published(preset.name, build.name, repository.name, index.descriptor.digest, tags, new)
 
 
@@ -280,7 +300,8 @@ def _compare(
         # the config and its labels follow from it, and are compared by their digest.
         check_form(manifest, entry.platform, what)
         layers += manifest.layers
-    expected = make_index(common_annotations(catalog, preset, build, _keys(signed)), index.manifests)
+    entries = [index.select(entry.platform, where) for entry in signed]  # in the catalog's order
+    expected = make_index(common_annotations(catalog, preset, build, _keys(signed)), entries)
     if changed := difference(index.raw, expected.raw):
         raise VerificationError(f"{where} was published from something else: {changed}; it is never replaced")
     return layers
@@ -295,6 +316,12 @@ def check_form(manifest: Manifest, platform: Platform, what: str) -> Image:
         words += [f"has {printable(', '.join(unknown))}, which no preset has"] if unknown else []
         raise VerificationError(f"the manifest of {what} {' and '.join(words)}")
     Digest.parse(manifest.annotations[DIFF_ID])
+    compression = manifest.annotations[COMPRESSION]
+    kind = manifest.layers[0].media_type.removeprefix(f"{OCI_LAYER}+")
+    if not re.fullmatch(rf"{re.escape(kind)}( [0-9]+(\.[0-9]+)*)? level [0-9]+", compression, re.ASCII):
+        raise VerificationError(
+            f"the manifest of {what} says {printable(compression)} of a layer of type {printable(kind)}"
+        )
     image = make_image(platform, manifest.layers[0], manifest.annotations)
     if changed := difference(manifest.raw, image.manifest.raw):
         raise VerificationError(f"the manifest of {what} is not the one that its annotations describe: {changed}")

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from shim import linux
+from shim import linux, volume
 from shim.errors import NotFound, Refused, printable
 from shim.linux import MountFlag, Namespace, UnmountFlag
 from shim.mounts import Mount, device_plan, devices_in, execute, guest_plan, link_devices
 from shim.rootdir import RootDir
 from shim.seccomp import shutdown_filter
+from shim.terminal import STOPPING
 
 HELPERS = "/.stateful-pods/bin"
 """Where ready.sh and stop.sh are on the volume."""
@@ -62,13 +63,16 @@ def boot(rootfs: Path, *, hostname: str | None = None, volumes: Sequence[str] = 
 
     `hostname` is set unless it is None. `volumes` are paths of the guest's that must be mount points inside its root.
     What the guest prints while it boots appears on the container's output if that is a terminal (``tty: true``).
-    Raises `Refused` in words, naming the mount, if anything is not as it must be.
+    Raises `Refused` in words, naming the mount, if anything is not as it must be, and for a volume that is not seeded.
     """
     if os.getpid() != 1:
         raise Refused(
             f"boot turns this process into the machine's init and changes its root, so it must be PID 1 of a container "
             f"(it is {os.getpid()}); to try a machine on this host: shim run {printable(str(rootfs))}"
         )
+    # The volume's lock is not held: no descriptor of ours outlives this. systemd closes what it did not open, and other
+    # inits would hand it on to all of their services. In a cluster ReadWriteOncePod keeps other pods away.
+    volume.require_seeded(rootfs)
     guest = Guest(rootfs, device_plan(devices_in(Path("/dev"))), hostname, volumes)
     init = prepare_helpers(rootfs)
     linux.unshare(Namespace.CGROUP)  # some runtimes leave the node's whole hierarchy in view
@@ -164,6 +168,15 @@ def _prove(root: RootDir, volumes: Sequence[str]) -> Mapping[str, tuple[int, int
                 "writes there would not reach the volume. A link on the way, in the machine's own file system, leads "
                 "somewhere else than where the pod mounted it: remove the link, or mount the volume where it leads"
             )
+    known = {_identity(root, "/"): "the machine's own root"}
+    for path in volumes:
+        identity = _identity(root, path)
+        if identity in known:
+            raise Refused(
+                f"the data volume {printable(path)} is the same directory as {known[identity]}; each data volume needs "
+                "a directory of its own, below the root"
+            )
+        known[identity] = f"the data volume {printable(path)}"
     return {path: _identity(root, path) for path in volumes}
 
 
@@ -212,7 +225,7 @@ def _change_root(keeper: Path) -> None:
 
 def _execute(init: str) -> NoReturn:
     _leave_terminal()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, *STOPPING):
         signal.signal(number, signal.SIG_DFL)  # python ignores the first two, and exec would hand that on
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)

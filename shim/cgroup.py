@@ -14,6 +14,7 @@ from pathlib import Path
 from shim.errors import Refused
 
 _DELEGATED = ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads")
+_PATIENCE = 2.0  # seconds
 
 
 @contextmanager
@@ -27,9 +28,18 @@ def own_cgroup() -> Iterator[Path]:
     try:
         yield cgroup
     finally:
+        _remove(cgroup)
+
+
+def _remove(cgroup: Path) -> None:
+    """Remove the group and those below it; what was killed just now is in it until the kernel has come to that."""
+    end = time.monotonic() + _PATIENCE
+    while cgroup.exists() and time.monotonic() < end:
         for directory, _, _ in os.walk(cgroup, topdown=False):
             with suppress(OSError):
                 Path(directory).rmdir()
+        if cgroup.exists():
+            time.sleep(0.02)
 
 
 def this_cgroup() -> Path:

@@ -17,6 +17,7 @@ import click
 import shim
 from shim.console import FORMATS, Console
 from shim.errors import FormatError, Refused, StatefulPodsError, Unavailable, printable
+from shim.volume import require_seeded
 
 FAILED, UNAVAILABLE = 1, 4
 TERMINATION_LOG = Path("/dev/termination-log")  # where Kubernetes looks for a container's last words
@@ -47,9 +48,10 @@ def _machine_options(function: Any) -> Any:
     return function
 
 
-_hostname = _option(
-    "hostname", "HOSTNAME", metavar="NAME", help="The machine's host name. [default: the machine's name]"
-)
+def _hostname(default: str) -> Callable[[Any], Any]:
+    return _option("hostname", "HOSTNAME", metavar="NAME", help=f"The machine's host name. [default: {default}]")
+
+
 _volumes = _option(
     "volume",
     "VOLUMES",
@@ -116,7 +118,7 @@ def prepare(rootfs: Path, log_format: str, identity: str, **options: str | None)
 
 @_command
 @_machine_options
-@_hostname
+@_hostname("the machine's name")
 def customize(rootfs: Path, log_format: str, hostname: str | None, **options: str | None) -> None:
     """Write the pod's host name, hosts file and resolver into the machine."""
     with _reporting(log_format) as console:
@@ -147,12 +149,13 @@ def provision(
     """Hand the machine's cloud-init what it shall do."""
     with _reporting(log_format) as console:
         machine = _machine(options)
+        require_seeded(rootfs)
         shim.provision(rootfs, provisioning, provisioning_dir, provisioning_revision, machine, tell=console.tell)
 
 
 @_command
 @_machine_options
-@_hostname
+@_hostname("the machine's name")
 @_volumes
 def boot(rootfs: Path, log_format: str, hostname: str | None, volume: tuple[str, ...], **options: str | None) -> None:
     """Become the machine's init. For PID 1 of a container."""
@@ -161,16 +164,25 @@ def boot(rootfs: Path, log_format: str, hostname: str | None, volume: tuple[str,
 
 
 @_command
-@_hostname
+@_hostname("what its /etc/hostname says")
 @_volumes
-@_option("stop-seconds", "STOP_SECONDS", type=int, default=20, show_default=True, help="How long a power-off may take.")
+@_option(
+    "stop-seconds",
+    "STOP_SECONDS",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="How long a power-off may take.",
+)
 @click.option("--userns", is_flag=True, help="In a user namespace with a range of IDs of its own.")
 def run(
     rootfs: Path, log_format: str, hostname: str | None, volume: tuple[str, ...], stop_seconds: int, userns: bool
 ) -> None:
     """Boot a seeded directory on this host, in fresh namespaces; Ctrl-C powers it off, twice ends it at once."""
     with _reporting(log_format) as console:
-        ending = shim.run_guest(rootfs, hostname=hostname, volumes=volume, userns=userns, stop_seconds=stop_seconds)
+        ending = shim.run_guest(
+            rootfs, hostname=hostname, volumes=volume, userns=userns, stop_seconds=stop_seconds, tell=console.tell
+        )
         console.tell(f"the machine {'was ' * (ending is shim.Ending.KILLED)}{ending.value}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from shim import volume
 from shim.errors import FormatError, NotFound, Refused, printable
 from shim.rootdir import RootDir
 
@@ -43,11 +44,13 @@ def customize(
     `hosts` and `resolv_conf` are the pod's own files, `pod_hostname` the name that its hosts file gives it (None: the
     one that this process sees). Each becomes a regular file, whatever was there; one that is right already is not
     touched. Raises `FormatError` for a `hostname` that is none; `Refused`, naming the marker that would help, for a
-    directory or a mount point in a file's place; `NotFound` where there is no /etc.
+    directory or a mount point in a file's place, and for a volume that is not seeded; `NotFound` where there is no
+    /etc.
     """
     check_hostname(hostname)
+    volume.require_seeded(rootfs)
     contents = {
-        "hostname": f"{hostname}\n".encode("ascii"),
+        "hostname": _line(hostname),
         "hosts": _with_name(_read(hosts), pod_hostname or os.uname().nodename, hostname),
         "resolv.conf": _read(resolv_conf),
     }
@@ -56,19 +59,16 @@ def customize(
     left: list[str] = []
     with RootDir(rootfs) as root:
         for name, content in contents.items():
-            marker = f"{_MARKER}{name}"
-            if root.stat(marker):
-                left.append(name)
-                tell(f"/etc/{name} is left to the guest, because of {marker}")
-                continue
-            try:
-                changed = root.write(f"/etc/{name}", content)
-            except NotFound:
-                raise  # there is no /etc, and no marker would help
-            except Refused as error:
-                raise Refused(f"{error}. If the guest shall keep what it has, create {marker} beside it") from error
-            (written if changed else unchanged).append(name)
+            changed = _write(root, name, content, tell)
+            (left if changed is None else written if changed else unchanged).append(name)
     return Customized(tuple(written), tuple(unchanged), tuple(left))
+
+
+def write_hostname(rootfs: Path, hostname: str, *, tell: Callable[[str], None] = lambda _: None) -> None:
+    """Write the guest's ``/etc/hostname`` alone, as `customize` does; systemd takes its name from there."""
+    check_hostname(hostname)
+    with RootDir(rootfs) as root:
+        _write(root, "hostname", _line(hostname), tell)
 
 
 def check_hostname(hostname: str) -> None:
@@ -78,6 +78,24 @@ def check_hostname(hostname: str) -> None:
             f"the host name is {printable(hostname)!r}; expected letters, digits, - and . inside, at most "
             f"{_HOSTNAME_LENGTH} characters (SHIM_HOSTNAME)"
         )
+
+
+def _line(hostname: str) -> bytes:
+    return f"{hostname}\n".encode("ascii")
+
+
+def _write(root: RootDir, name: str, content: bytes, tell: Callable[[str], None]) -> bool | None:
+    """Write a file of /etc and tell whether it was changed; None if a marker leaves it to the guest."""
+    marker = f"{_MARKER}{name}"
+    if root.stat(marker):
+        tell(f"/etc/{name} is left to the guest, because of {marker}")
+        return None
+    try:
+        return root.write(f"/etc/{name}", content)
+    except NotFound:
+        raise  # there is no /etc, and no marker would help
+    except Refused as error:
+        raise Refused(f"{error}. If the guest shall keep what it has, create {marker} beside it") from error
 
 
 def _with_name(hosts: bytes, pod_hostname: str, hostname: str) -> bytes:

@@ -14,21 +14,22 @@ import select
 import signal
 import socket
 import struct
-import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, Self
 
-from shim import linux
+from shim import linux, volume
 from shim.boot import HELPERS, PATH, Guest, enter, prepare_helpers
 from shim.cgroup import delegate, own_cgroup
+from shim.customize import write_hostname
 from shim.errors import Refused, printable
 from shim.linux import Capability, MountFlag, Namespace
 from shim.mounts import device_plan, execute, masks, runtime_plan
 from shim.rootdir import RootDir
 from shim.seccomp import shutdown_filter
+from shim.terminal import STOPPING, Relay, keys_at_once, stop_wishes
 
 _DEVICES = tuple(Path("/dev", name) for name in ("full", "null", "random", "tty", "urandom", "zero"))
 _STAGE = Path("/mnt")  # in a mount namespace of our own; every system has it, and every user may pass through it
@@ -127,9 +128,13 @@ class LocalGuest:
         self.spawn([f"{HELPERS}/stop.sh"], {"SHIM_STOP_SECONDS": str(seconds)})
 
     def spawn(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-        """Start a program inside, with this process's streams; return the pid of a child that ends as it does."""
+        """Start a program inside, with this process's streams; return the pid of a child that ends as it does.
+
+        Keys of this process's terminal do not reach it as signals: the child is in a session of its own.
+        """
         child = os.fork()
         if child == 0:
+            os.setsid()
             _end_with(lambda: _execute_inside(self.pid, argv, environment or {}), 2)
         self._children.append(child)
         return child
@@ -154,54 +159,33 @@ def run_guest(
     volumes: Sequence[str] = (),
     userns: bool = False,
     stop_seconds: int = 20,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Ending:
-    """Boot the machine on `rootfs` with this process's standard streams as its console, and return how it ended.
+    """Boot the machine on the seeded `rootfs` with this process's standard streams as its console.
 
-    The first Ctrl-C (KeyboardInterrupt) asks it to power off, the second ends it at once. The rest is `LocalGuest`'s.
+    Returns how it ended. SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGQUIT ask it to power off, as does an output that has
+    gone away; a second Ctrl-C ends it at once. A `hostname` is written to the machine's /etc too, by the rule of
+    `customize.write_hostname`, which `tell` is for. The volume's lock is held meanwhile. Raises `Refused` for a volume
+    that is not seeded, `Unavailable` for one that is in use; the rest is `LocalGuest`'s. For the main thread.
     """
-    with LocalGuest(rootfs, hostname=hostname, volumes=volumes, userns=userns) as guest, _keys_at_once(guest.console):
-        asked = False
-        streams = [0, guest.console]
-        while not guest.ended():
-            try:
-                if 0 in select.select(streams, [], [], 0.1)[0]:
-                    keys = os.read(0, 4096)
-                    if not keys:
-                        streams.remove(0)
-                    _write(guest.console, keys)
-                _write(1, guest.output(0))
-            except KeyboardInterrupt:
-                if asked:
-                    guest.kill()
-                else:
+    volume.require_seeded(rootfs)
+    with volume.lock(rootfs, "shim run"), stop_wishes() as wish:
+        if hostname is not None:
+            write_hostname(rootfs, hostname, tell=tell)
+        with (
+            LocalGuest(rootfs, hostname=hostname, volumes=volumes, userns=userns) as guest,
+            keys_at_once(guest.console),
+        ):
+            relay = Relay(guest.console, guest.output)
+            asked, more = False, True
+            while more and not wish.at_once:
+                ended = guest.ended() is not None  # before the last look at what it printed
+                more = relay.step(0.1) or not ended
+                if (wish.stop or relay.hung_up) and not (asked or ended):
                     guest.stop(stop_seconds)
-                asked = True
-        while shown := guest.output(0):
-            _write(1, shown)
-        return guest.ended() or Ending.KILLED
-
-
-@contextmanager
-def _keys_at_once(console: int) -> Iterator[None]:
-    """Hand keys on as they are typed; the guest's own terminal echoes and edits. Ctrl-C stays this process's."""
-    if not os.isatty(0):
-        yield
-        return
-    before = termios.tcgetattr(0)
-    attributes = termios.tcgetattr(0)
-    attributes[3] &= ~(termios.ECHO | termios.ICANON)
-    termios.tcsetattr(0, termios.TCSADRAIN, attributes)
-    fcntl.ioctl(console, termios.TIOCSWINSZ, fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))
-    try:
-        yield
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        with suppress(BlockingIOError):
-            data = data[os.write(descriptor, data) :]
+                    asked = True
+            guest.kill()
+            return guest.ended() or Ending.KILLED
 
 
 def _fork_guest(guest: Guest, init: str, rootfs: Path, slave: int, users: int | None, cgroup: Path) -> tuple[int, int]:
@@ -220,6 +204,9 @@ def _fork_guest(guest: Guest, init: str, rootfs: Path, slave: int, users: int | 
             enter(guest, init)
 
         def keep() -> int:
+            os.setsid()  # Ctrl-C is for the caller alone; if it ended this process, the guest would be killed
+            for number in STOPPING:
+                signal.signal(number, signal.SIG_IGN)
             _make_namespaces(rootfs, users)
             child = os.fork()
             if child == 0:
@@ -232,18 +219,30 @@ def _fork_guest(guest: Guest, init: str, rootfs: Path, slave: int, users: int | 
             return code if code >= 0 else 128 - code
 
         _end_with(keep, errors[1])
+    try:
+        return keeper, _started(pids, errors, go, cgroup)
+    except BaseException as error:
+        if not isinstance(error, Refused):  # then it ends by itself, and has waited for its child
+            os.kill(keeper, signal.SIGKILL)
+        os.waitpid(keeper, 0)
+        raise
+
+
+def _started(pids: tuple[int, int], errors: tuple[int, int], go: tuple[int, int], cgroup: Path) -> int:
+    """Put the guest's init into its cgroup, let it go on, and return its pid when its own program runs."""
     for end in (pids[1], errors[1], go[0]):
         os.close(end)
-    pid = _read_all(pids[0])
-    with suppress(OSError):  # it may have failed by now
-        if pid:
-            (cgroup / "cgroup.procs").write_bytes(pid)
-            os.write(go[1], b"1")
-    os.close(go[1])
+    try:
+        pid = _read_all(pids[0])
+        with suppress(OSError):  # it may have failed by now
+            if pid:
+                (cgroup / "cgroup.procs").write_bytes(pid)
+                os.write(go[1], b"1")
+    finally:
+        os.close(go[1])
     if failure := _read_all(errors[0]):
-        os.waitpid(keeper, 0)
         raise Refused(failure.decode("utf-8", "replace"))
-    return keeper, int(pid)
+    return int(pid)
 
 
 def _make_namespaces(rootfs: Path, users: int | None) -> None:

@@ -2,7 +2,7 @@
 
 The plan is data, so a test, a log or a person can read what will be mounted before anything is. Targets are the guest's
 paths; they are resolved inside its root when their turn comes, so that no link of the guest's leads a mount elsewhere.
-Source: DESIGN.md §5, "Boot".
+The machine gets the same mounts in a pod and on this host.
 """
 
 from __future__ import annotations

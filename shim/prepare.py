@@ -2,7 +2,7 @@
 
 An identity belongs to one machine. The one that came with an image is removed before the first start, and the
 original's from a clone; a volume that was restored for its own machine keeps it. The guest then makes a new one.
-Sources: machine-id(5); https://systemd.io/BUILDING_IMAGES/; DESIGN.md §5, "The volume".
+Sources: machine-id(5); https://systemd.io/BUILDING_IMAGES/.
 """
 
 from __future__ import annotations
@@ -75,11 +75,14 @@ def prepare(
         _make_runtime_directories(root)
         if first or clone:
             removed = (*_forget_machine_id(root), *_remove(root, _HOST_KEYS))
-            # A first start leaves the image's alone: it may differ from its archive in what DESIGN.md lists only.
+            # A first start leaves the image's alone: README.md lists all that a seeded tree may differ in.
             removed += _remove(root, _RANDOM_SEEDS) if clone else ()
             tell(f"a new identity: the guest makes what was removed, {', '.join(removed) or 'nothing'}")
     if moved:
         original = record.machine if clone else record.cloned_from
+        if not (first or clone):  # it stays what it was at first in its own eyes, wherever it moves
+            before = record.machine.identity
+            machine = replace(machine, moved_from=None if before == machine else before)
         record = replace(record, machine=machine, cloned_from=original)
         volume.write_record(rootfs, record)
     if first:

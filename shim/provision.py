@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shim import cloudinit
-from shim.errors import FormatError, Refused, printable
+from shim import cloudinit, volume
+from shim.errors import FormatError, NotFound, Refused, printable
 from shim.rootdir import RootDir
 from shim.spec import Machine
 
@@ -90,15 +90,17 @@ def provision(
     """Write the seed of kind ``cloud-init`` into `rootfs`; for ``exec`` write nothing.
 
     `directory` holds the material; if it does not exist there is none. Another `revision`, which may be any text, makes
-    cloud-init start over. Everything is checked before anything is written. Raises `FormatError`, naming the file but
-    not its content, for malformed material; `Refused` for a root filesystem that would not start cloud-init.
+    cloud-init start over; so does another `machine`, unless the volume's record says that it has moved and kept its
+    identity. Everything is checked before anything is written. Raises `FormatError`, naming the file but not its
+    content, for malformed material and for a record that cannot be understood; `Refused` for a root filesystem that
+    would not start cloud-init.
     """
     if kind not in KINDS:
         raise FormatError(f"the provisioning is {printable(kind)!r}; expected {' or '.join(KINDS)} (SHIM_PROVISIONING)")
     if kind == "exec":
         return Provisioned(kind)
     material = read_material(directory)
-    identifier = instance_id(material, revision, machine)
+    identifier = instance_id(material, revision, _as_recorded(machine, rootfs))
     with RootDir(rootfs) as root:
         cloudinit.require(root)
         if "user-data" in material:
@@ -113,6 +115,15 @@ def provision(
             tell(f"removed {_DISABLED}, which kept cloud-init from starting")
     tell(f"cloud-init is given {', '.join(sorted(material)) or 'no material'}, as instance {identifier}")
     return Provisioned(kind, identifier, changed)
+
+
+def _as_recorded(machine: Machine, rootfs: Path) -> Machine:
+    """Return `machine` with what its volume's record says of where it has moved from, if that is its record."""
+    try:
+        recorded = volume.read_record(rootfs).machine
+    except NotFound:
+        return machine
+    return recorded if recorded == machine else machine
 
 
 def _write(root: RootDir, seed: Mapping[str, bytes], vendor_data: bytes | None) -> bool:
@@ -164,7 +175,7 @@ def _is_known_form(content: bytes) -> bool:
 def instance_id(material: Mapping[str, bytes], revision: str, machine: Machine) -> str:
     """Return the instance ID: equal for equal material, revision and machine, whatever is rendered from them."""
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in material.items()}
-    document = {"machine": machine.to_json(), "material": digests, "revision": revision}
+    document = {"machine": machine.identity.names, "material": digests, "revision": revision}
     return "stateful-pods-v1-" + hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
@@ -234,7 +245,7 @@ def _is_key(line: str) -> bool:
 def _one(material: Mapping[str, bytes], name: str, pattern: re.Pattern[str], expected: str) -> str | None:
     text = _text(material, name).strip()
     if text and not pattern.fullmatch(text):
-        raise FormatError(f"{name}: found {printable(text)!r}; expected {expected}")
+        raise FormatError(f"{name}: expected {expected}. What is there is not shown")
     return text or None
 
 

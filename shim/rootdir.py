@@ -23,6 +23,7 @@ from shim.errors import NotFound, Refused, StatefulPodsError, Unavailable, print
 _RESOLVE = linux.Resolve.IN_ROOT | linux.Resolve.NO_MAGICLINKS
 _LINKS_FOLLOWED = 40  # as the kernel
 _PASSING = {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+_OBSTRUCTING = {errno.EISDIR, errno.EBUSY, errno.EPERM}  # a directory, a mount point, a protected file
 _SIZE_LIMIT = 1 << 20  # bytes; a guest's text file is smaller
 
 
@@ -94,8 +95,7 @@ class RootDir:
                 if as_wanted and found.st_size == len(content) and _content(parent, name) == content:
                     return False
             beside = f".{name}.stateful-pods"
-            with suppress(FileNotFoundError):  # left behind by a crash
-                os.unlink(beside, dir_fd=parent)
+            self._clear_way(parent, beside, path)
             try:
                 _create(parent, beside, content, mode, owner)
                 os.rename(beside, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -104,6 +104,21 @@ class RootDir:
                     os.unlink(beside, dir_fd=parent)
                 raise
         return True
+
+    def _clear_way(self, parent: int, beside: str, path: str) -> None:
+        """Remove what a crash left under the name of our temporary file for `path`; name what cannot be removed."""
+        try:
+            os.unlink(beside, dir_fd=parent)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno not in _OBSTRUCTING:
+                raise
+            obstacle = self._at(posixpath.join(posixpath.dirname(path.rstrip("/")), beside))
+            raise Refused(
+                f"cannot write {printable(path)}: {obstacle} is in the way of the temporary file and cannot be removed "
+                f"({error.strerror}); remove it yourself"
+            ) from error
 
     def remove(self, path: str) -> bool:
         """Remove the file or the link at `path`, not what it points to; tell whether there was one."""

@@ -9,7 +9,7 @@ that is marked as being seeded; where they turn out wrong, the volume is cleared
 too, so that a seed which starts after this process was killed waits until tar has ended as well.
 
 A seeded volume needs none of this, so nothing of it is imported before it is needed.
-Source: DESIGN.md §5, "The volume".
+What a volume may be stands in README.md, too.
 """
 
 from __future__ import annotations

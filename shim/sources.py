@@ -173,15 +173,13 @@ def _layer(
 
 
 def _open_archive(source: Source, stack: ExitStack, progress: Progress) -> Opened:
-    url = source.url or ""
-    name = printable(url.partition("?")[0], 300)
+    url, name = source.url or "", str(source)
     file, size = _open_url(url) if "://" in url else _open_file(url)
     stack.enter_context(closing(file))
     verified = VerifyingReader(file, Digest("sha256", source.sha256 or ""), None, name)
     reader = stack.enter_context(decoded(Metered(verified, name, size, progress), name))
     plain = PlainArchive(reader, name)
-
-    return Opened(source, [Layer(name, lambda: nullcontext(plain))], plain)
+    return Opened(replace(source, url=source.public_url), [Layer(name, lambda: nullcontext(plain))], plain)
 
 
 def _open_url(url: str) -> tuple[_Closable, int | None]:

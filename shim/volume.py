@@ -8,7 +8,7 @@ every step is on the disk before the next one begins:
 3. `write_record` flushes the whole file system, then writes ``provisioned``, the record: SEEDED;
 4. ``seeding`` is removed. Where a crash left both, the record counts.
 
-Source: DESIGN.md §5, "The volume".
+What a volume may be stands in README.md, too.
 """
 
 from __future__ import annotations
@@ -50,6 +50,13 @@ class State(enum.StrEnum):
     INTERRUPTED = "interrupted"  # a seed began and did not end: clear, and start again
     EMPTY = "empty"  # seed
     FOREIGN = "foreign"  # somebody else's files: refuse, and touch nothing
+
+
+_UNSEEDED = {
+    State.INTERRUPTED: "a seed of it began and did not end; seed it again (shim seed), which starts from the beginning",
+    State.EMPTY: "seed it first (shim seed)",
+    State.FOREIGN: "it holds files that this program did not put there, and it is left as it is",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,16 @@ def state(rootfs: Path) -> State:
     """
     with RootDir(rootfs) as root:
         return _state(root)
+
+
+def require_seeded(rootfs: Path) -> None:
+    """Raise `Refused`, saying what it is instead, unless the volume is SEEDED. Nothing is changed, no record is read.
+
+    For whoever works on what was seeded: half a root filesystem is never started, and nobody else's files are changed.
+    """
+    found = state(rootfs)
+    if found is not State.SEEDED:
+        raise Refused(f"the volume {printable(str(rootfs))} is {found}, not seeded: {_UNSEEDED[found]}")
 
 
 def read_record(rootfs: Path) -> Record:

@@ -57,7 +57,7 @@ class Download:
     """
 
     def __init__(self, session: Session, url: str, patience: Patience) -> None:
-        self.name = printable(url, 500)
+        self.name = _shown(url)
         self.size: int | None = None
         self._session = session
         self._url = url
@@ -97,7 +97,7 @@ class Download:
                 data: bytes = self._response.raw.read1(amount, decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             reason = _reason(error)
-            detail = f": {printable(str(reason))}" if isinstance(reason, OSError) else ""
+            detail = f": {_words(reason)}" if isinstance(reason, OSError) else ""
             raise _Trouble(f"the connection broke after {self._progressed()}{detail}") from error
         if not data and (self._skip or self.size not in (None, self._count)):
             raise _Trouble(f"the answer ended after {self._progressed()}")
@@ -176,7 +176,7 @@ class Download:
                 return response
             response.close()
             url = self._target(url, response.headers.get("Location", ""))
-        raise Refused(f"{self.name} redirects more than {_MAX_REDIRECTS} times, lastly to {printable(url)}")
+        raise Refused(f"{self.name} redirects more than {_MAX_REDIRECTS} times, lastly to {_shown(url)}")
 
     def _target(self, url: str, location: str) -> str:
         try:
@@ -185,7 +185,7 @@ class Download:
         except (ValueError, FormatError) as error:
             raise Refused(f"{self.name} redirects where nobody may follow: {printable(str(error), 500)}") from error
         if urlsplit(url).scheme == "https" != urlsplit(target).scheme:
-            raise Refused(f"{self.name} redirects from https to {printable(target)}, which is not followed")
+            raise Refused(f"{self.name} redirects from https to {_shown(target)}, which is not followed")
         return target
 
     def _get(self, url: str, headers: Mapping[str, str]) -> requests.Response:
@@ -194,12 +194,10 @@ class Download:
         except (requests.ConnectionError, requests.Timeout) as error:
             reason = _reason(error)
             if isinstance(reason, ssl.SSLCertVerificationError):
-                raise Refused(
-                    f"cannot read {self.name}: its certificate is refused: {printable(str(reason))}"
-                ) from error
-            raise _Trouble(printable(str(reason))) from error
+                raise Refused(f"cannot read {self.name}: its certificate is refused: {_words(reason)}") from error
+            raise _Trouble(_words(reason)) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise Refused(f"cannot read {self.name}: {printable(str(error))}") from error
+            raise Refused(f"cannot read {self.name}: {_words(error)}") from error
 
     def _judge(self, response: requests.Response, expected: tuple[int, ...]) -> requests.Response:
         status = response.status_code
@@ -278,13 +276,23 @@ def check_url(url: str) -> None:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise FormatError(f"malformed URL {printable(url)!r}: {printable(str(error))}") from error
+        raise FormatError(f"malformed URL '{_shown(url)}': {printable(str(error))}") from error
     if "@" in parts.netloc:  # the URL is not shown, because it may hold a password
         raise FormatError(f"a URL of {printable(host or '')} holds a user name; an upstream is sent no credentials")
     if parts.scheme not in ("http", "https"):
-        raise FormatError(f"{printable(url)!r} is refused: expected https:// or http://")
+        raise FormatError(f"'{_shown(url)}' is refused: expected https:// or http://")
     if not host or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise FormatError(f"malformed URL {printable(url)!r}: expected https://HOST[:PORT]/PATH in ASCII")
+        raise FormatError(f"malformed URL '{_shown(url)}': expected https://HOST[:PORT]/PATH in ASCII")
+
+
+def _shown(url: str) -> str:
+    """Return `url` for a message, without user, query and fragment: they may hold a password, a signature, a token."""
+    return printable(re.sub(r"(?<=//)[^/]*@", "", re.split(r"[?#]", url, maxsplit=1)[0]), 500)
+
+
+def _words(error: BaseException) -> str:
+    """Return what `error` says, for a message; the libraries' errors quote URLs, of which the end is left out."""
+    return printable(re.sub(r"[?#]\S*", "…", str(error)))
 
 
 def _validator(headers: Mapping[str, str]) -> tuple[str, str]:

@@ -68,7 +68,7 @@ class Directory:
         self.children: dict[bytes, Leaf | Directory] = {}
         self.entry: Entry | None = None
         self.layer = layer  # the last one that put something here
-        self.closed = closed  # nothing below is taken
+        self.closed = closed  # nothing below is taken, so there are no children
 
 
 class Tree:
@@ -128,7 +128,7 @@ class Tree:
             if prefix in own and isinstance(self._get(prefix), Leaf):
                 return
         found = self._find(directory)
-        if found is None or found[0].closed:
+        if found is None:
             return
         children = found[0].children
         for hidden in [name] if name is not None else list(children):
@@ -152,7 +152,7 @@ class Tree:
         """Return what a hard link is a link to, and its resolved path."""
         above, _, name = entry.link.rpartition(b"/")
         found = self._find(above)
-        leaf = found[0].children.get(name) if found and not found[0].closed else None
+        leaf = found[0].children.get(name) if found else None
         if not found or not isinstance(leaf, Leaf):
             what = "which is a directory" if leaf else "and there is no such file at this point"
             raise Conflict(f"it is a hard link to '{printable(entry.link)}', {what}")

@@ -23,6 +23,7 @@ from shim.image.reference import parse_reference
 from tests.presetbuild.upstreams import NEWER, PRESET, Upstream, rootfs_tar, sha256
 
 UPSTREAM_SHA256 = "io.stateful-pods.preset.upstream.sha256"
+UPSTREAM_KEY = "io.stateful-pods.preset.upstream.key"
 
 
 class Preset:
@@ -167,6 +168,18 @@ FORGERIES: dict[str, tuple[dict[str, Any], str]] = {
     "a platform that stands twice": (
         {"index": lambda top: top["manifests"].append(top["manifests"][0])},
         "one manifest for each platform",
+    ),
+    "another order": (
+        {"index": lambda top: top["manifests"].reverse()},
+        "the index does not list its platforms in the catalog's order",
+    ),
+    "a key that stands twice": (
+        {
+            "index": lambda top: top["annotations"].update(
+                {UPSTREAM_KEY: ",".join([top["annotations"][UPSTREAM_KEY]] * 2)}
+            )
+        },
+        f"{UPSTREAM_KEY} is ",
     ),
     "a subject": ({"index": lambda top: top.update({"subject": top["manifests"][0]})}, "subject is "),
     "another annotation": ({"index": lambda top: top["annotations"].update({"x": "y"})}, "annotations.x is"),
@@ -319,6 +332,26 @@ def test_a_missing_gpg_says_nothing_about_the_image(preset: Preset, monkeypatch:
 def test_a_mirror_that_is_not_there_is_told_at_once(preset: Preset, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="nowhere"):
         preset.audit(offline=False, options=replace(preset.options, mirror=str(tmp_path / "nowhere")))
+
+
+def test_what_differs_is_told_although_the_mirror_cannot_be_reached(preset: Preset) -> None:
+    path = preset.blob(preset.layer_digest)
+    path.write_bytes(path.read_bytes() + b"x")
+    result = preset.audit(offline=False, options=replace(preset.options, mirror="http://127.0.0.1:9"))
+    assert any(sentence.startswith("linux/amd64 layer: ") for sentence in differing(result))
+    assert result.findings[-1].subject == "provenance"
+
+
+def test_a_list_without_metadata_leaves_the_variant_unproven(
+    upstream: Upstream, options: Options, tmp_path: Path
+) -> None:
+    for architecture in ("amd64", "arm64"):
+        for path in upstream.add(architecture, metadata=False).glob("incus*"):
+            path.unlink()
+    result = Preset(upstream, options, tmp_path / "out").audit(offline=False)
+    unproven = [finding for finding in result.findings if finding.state is State.UNPROVEN]
+    assert [finding.subject for finding in unproven] == ["linux/amd64 provenance", "linux/arm64 provenance"]
+    assert all("rests on where it was found" in finding.sentence for finding in unproven)
 
 
 def test_what_is_unproven_can_be_required(preset: Preset) -> None:

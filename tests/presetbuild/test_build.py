@@ -240,6 +240,9 @@ DISHONEST: dict[str, Callable[[Any], object]] = {
     "another config": lambda child: child["config"].update({"digest": "sha256:" + "0" * 64}),
     "another annotation": lambda child: child["annotations"].update({"a": "b"}),
     "another size": lambda child: child["annotations"].update({"io.stateful-pods.preset.size": "1"}),
+    "other compression": lambda child: child["annotations"].update(
+        {"io.stateful-pods.preset.compression": "gzip, by Mallory"}
+    ),
     "no diff ID": lambda child: child["annotations"].pop("io.stateful-pods.preset.diff-id"),
     "other provisioning": lambda child: child["annotations"].update({"io.stateful-pods.preset.provisioning": "exec"}),
 }
@@ -286,8 +289,9 @@ def test_a_newer_build_that_somebody_publishes_meanwhile_keeps_the_rolling_tag(
     (layout / "index.json").write_text(json.dumps(index))
     for architecture in ("amd64", "arm64"):
         upstream.add(architecture, BUILD)
-    older = build(upstream, options, tmp_path)
-    assert (tags(layout)["one"], tags(layout)["one-20260829_0524"]) == (newer, older)
+    older = build_preset(upstream.catalog, PRESET, f"oci:{tmp_path}", options)
+    assert (tags(layout)["one"], tags(layout)["one-20260829_0524"]) == (newer, str(older.digest))
+    assert older.tags == ("one-20260829_0524",)
 
 
 def test_a_dated_tag_that_somebody_sets_meanwhile_is_not_moved(

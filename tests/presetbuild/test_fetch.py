@@ -12,10 +12,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import requests
 
 from presetbuild.fetch import Source, open_source, url_of
 from shim.errors import FormatError, NotFound, Refused, StatefulPodsError, Unavailable
-from shim.image.download import Patience
+from shim.image.download import Download, Patience, check_url
+from shim.image.session import Session
 from tests.presetbuild.servers import Fault, Server, self_signed
 from tests.raw_server import ENDLESS, SENSELESS, endless, raw_server
 
@@ -369,6 +371,60 @@ def test_a_redirect_to_what_is_no_plain_url_is_refused(
     assert len(server.requests) == 1
 
 
+SECRETIVE = {
+    "missing": Fault(404),
+    "denied": Fault(403),
+    "unexpected": Fault(204),
+    "encoded": Fault(headers={"Content-Encoding": "gzip"}),
+    "malformed length": Fault(headers={"Content-Length": "x"}),
+    "a page": Fault(headers={"Content-Type": "text/html"}, body=b"<html>"),
+    "unavailable": Fault(503),
+    "hung up": Fault(hang_up=True),
+    "cut at once": Fault(cut=0),
+    "cut and not resumed": Fault(cut=9, headers={"ETag": None, "Last-Modified": None}),
+    "cut again and again": Fault(cut=9, ranges=False),
+    "redirected for ever": Fault(302, {"Location": "/file?sig=S3CRET#S3CRET"}),
+    "redirected to another scheme": Fault(302, {"Location": "ftp://example.org/x?sig=S3CRET"}),
+    "redirected to no host": Fault(302, {"Location": "http:///x?sig=S3CRET"}),
+    "redirected to a malformed host": Fault(302, {"Location": "http://me:S3CRET@[/x?sig=S3CRET"}),
+    "redirected to odd characters": Fault(302, {"Location": "/x?sig=S3CRET S3CRET"}),
+    "redirected to a name that cannot be": Fault(302, {"Location": "http://a..b/x?sig=S3CRET"}),
+    "redirected to nobody": Fault(302, {"Location": "http://127.0.0.1:1/x?sig=S3CRET#S3CRET"}),
+}
+
+
+@pytest.mark.parametrize("fault", SECRETIVE.values(), ids=SECRETIVE)
+def test_no_error_shows_a_query_or_a_fragment(server: Server, time: Time, fault: Fault) -> None:
+    server.always["/file?sig=S3CRET"] = fault
+    with pytest.raises(StatefulPodsError) as caught:
+        download = Download(Session(), f"{server.url}/file?sig=S3CRET#S3CRET", time.patience)
+        while download.read(LIMIT):
+            pass
+    assert f"{server.url}/file" in str(caught.value)
+    assert "S3CRET" not in str(caught.value)
+    assert server.paths[0] == "/file?sig=S3CRET"
+
+
+@pytest.mark.parametrize("error", [requests.ConnectionError, requests.exceptions.InvalidURL])
+def test_what_a_library_says_is_shown_without_the_query_that_it_quotes(
+    time: Time, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def get(*_: object, **__: object) -> None:
+        raise error("Max retries exceeded with url: /file?sig=S3CRET&a='S3CRET' (Caused by an example)")
+
+    monkeypatch.setattr(Session, "get", get)
+    with pytest.raises(StatefulPodsError, match=r"url: /file… \(Caused by an example\)") as caught:
+        Download(Session(), "https://example.org/file?sig=S3CRET", time.patience)
+    assert "S3CRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://example.org/x?S3CRET", "https:///x#S3CRET", "https://[/?S3CRET", "a?S3CRET b"])
+def test_a_malformed_url_is_shown_without_its_query(url: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        check_url(url)
+    assert "S3CRET" not in str(caught.value)
+
+
 def test_a_redirect_without_a_location_ends(server: Server, source: Source) -> None:
     server.always["/file"] = Fault(302)
     with pytest.raises(Refused, match="redirects more than 5 times"):
@@ -410,7 +466,7 @@ def test_an_unknown_certificate_is_refused_without_a_retry(secure: Server, time:
 
 
 def test_a_redirect_from_https_to_http_is_refused(trusted: Server, server: Server, time: Time) -> None:
-    trusted.always["/file"] = Fault(302, {"Location": f"{server.url}/file"})
+    trusted.always["/file"] = Fault(302, {"Location": f"{server.url}/file?sig=secret"})
     with pytest.raises(Refused, match=rf"redirects from https to {server.url}/file, which is not followed"):
         open_source(trusted.url, patience=time.patience).read("file", LIMIT)
     assert server.requests == []

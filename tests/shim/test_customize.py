@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shim import linux
-from shim.customize import Customized, customize
+from shim.customize import Customized, customize, write_hostname
 from shim.errors import FormatError, NotFound, Refused
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can write what belongs to root")
@@ -34,6 +34,8 @@ def rootfs(tmp_path: Path) -> Path:
     (tmp_path / "pod/hosts").write_text(POD_HOSTS)
     (tmp_path / "pod/resolv.conf").write_text(POD_RESOLVER)
     (tmp_path / "rootfs/etc").mkdir(parents=True)
+    (tmp_path / "rootfs/.stateful-pods").mkdir()
+    (tmp_path / "rootfs/.stateful-pods/provisioned").touch()
     return tmp_path / "rootfs"
 
 
@@ -221,3 +223,57 @@ def test_a_pod_without_the_file_is_named_before_anything_is_written(rootfs: Path
     with pytest.raises(Refused, match=r"the pod's own .*/pod/resolv\.conf: No such file"):
         _customize(rootfs)
     assert list((rootfs / "etc").iterdir()) == []
+
+
+def test_a_host_name_alone_is_written_by_the_same_rule(rootfs: Path) -> None:
+    told: list[str] = []
+    write_hostname(rootfs, "rex", tell=told.append)
+    assert (rootfs / "etc/hostname").read_text() == "rex\n"
+    assert [path.name for path in (rootfs / "etc").iterdir()] == ["hostname"]
+
+    (rootfs / "etc/.stateful-pods-ignore.hostname").touch()
+    write_hostname(rootfs, "bello", tell=told.append)
+    assert (rootfs / "etc/hostname").read_text() == "rex\n"
+    assert told == ["/etc/hostname is left to the guest, because of /etc/.stateful-pods-ignore.hostname"]
+    with pytest.raises(FormatError, match="the host name is"):
+        write_hostname(rootfs, "a name")
+
+
+@pytest.mark.parametrize(
+    ("left", "state"),
+    [([], "empty"), ([".stateful-pods/seeding", "etc/hostname"], "interrupted"), (["etc/hostname"], "foreign")],
+)
+def test_a_volume_that_is_not_seeded_is_left_as_it_is(tmp_path: Path, left: list[str], state: str) -> None:
+    rootfs = tmp_path / "rootfs"
+    rootfs.mkdir()
+    for name in left:
+        (rootfs / name).parent.mkdir(exist_ok=True)
+        (rootfs / name).touch()
+    before = sorted(rootfs.rglob("*"))
+    with pytest.raises(Refused, match=f"is {state}, not seeded"):
+        customize(rootfs, "rex")
+    assert sorted(rootfs.rglob("*")) == before
+    assert all(path.stat().st_size == 0 for path in before if path.is_file())
+
+
+@pytest.mark.parametrize("kind", ["directory", "mount point"])
+def test_what_blocks_the_temporary_file_is_named(rootfs: Path, kind: str) -> None:
+    obstacle = rootfs / "etc/.hostname.stateful-pods"
+    if kind == "directory":
+        obstacle.mkdir()
+    else:
+        obstacle.touch()
+        linux.mount(None, "/dev/null", str(obstacle), linux.MountFlag.BIND)
+    try:
+        with pytest.raises(Refused, match=r"/etc/\.hostname\.stateful-pods in .* is in the way .*; remove it yourself"):
+            _customize(rootfs)
+    finally:
+        if kind == "mount point":
+            linux.unmount(str(obstacle))
+    assert not (rootfs / "etc/hostname").exists()
+
+
+def test_a_temporary_file_that_a_crash_left_is_no_obstacle(rootfs: Path) -> None:
+    (rootfs / "etc/.hostname.stateful-pods").write_text("half")
+    _customize(rootfs)
+    assert sorted(path.name for path in (rootfs / "etc").iterdir()) == sorted(ALL)

@@ -173,6 +173,13 @@ def test_markers_apply_to_lower_layers_only_whatever_their_order(order: tuple[in
     assert b"new" in stream
 
 
+def test_what_is_put_where_a_whiteout_hid_a_directory_goes_into_a_new_one() -> None:
+    lower = tars.directory(b"d", mode=0o700) + tars.file(b"d/old") + tars.END
+    tree = listing(flat(lower, tars.file(b".wh.d") + tars.file(b"d/new") + tars.END))
+    assert set(tree) - {".", *CLOSED} == {"d", "d/new"}
+    assert tree["d"].mode == 0o755
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_marker_reaches_the_stream_however_many_layers_there_are(count: int) -> None:
     data = tars.file(b".wh.a") + tars.directory(b"d") + tars.file(b"d/.wh..wh..opq") + tars.END
@@ -264,6 +271,7 @@ def test_nothing_is_taken_from_where_boot_mounts_nor_from_what_is_ours(count: in
             tars.file(b"tmp/x"),
             tars.link(b"var/run", b"/run"),
             tars.file(b"var/run/x"),
+            tars.directory(b".stateful-pods", uid=7),
             tars.file(b".stateful-pods/provisioned", b"{}"),
             tars.directory(b"lost+found", mode=0o700),
             tars.file(b"lost+found/x"),
@@ -274,6 +282,59 @@ def test_nothing_is_taken_from_where_boot_mounts_nor_from_what_is_ours(count: in
     assert set(tree) == {".", *CLOSED, "var", "var/run", "lost+found"}
     assert {name: tree[name].mode for name in CLOSED} == CLOSED | {"tmp": 0o1770}
     assert tree["tmp"].mtime == 7
+
+
+def test_where_boot_mounts_there_are_empty_directories_whatever_the_image_has_in_their_place() -> None:
+    """They are ours where it has none. Those that it has keep their attributes, as everything of an archive does."""
+    odd = [tars.file(b"dev", uid=7), tars.link(b"proc", b"/etc"), tars.header(b"run", type=b"6", uid=7)]
+    for layers in ([b"".join(odd)], [b"", b"".join(odd)], [tars.file(b"a"), tars.file(b".wh.sys", uid=7)]):
+        tree = listing(flat(*(data + tars.END for data in layers)))
+        shown = {name: (one.type, one.mode, one.uid, one.gid) for name, one in tree.items() if name in CLOSED}
+        assert shown == {name: (tarfile.DIRTYPE, mode, 0, 0) for name, mode in CLOSED.items()}
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [b".wh.tmp", b"tmp/.wh.x", b"tmp/.wh..wh..opq", b".wh..wh..opq", b"var/tmp/.wh.x", b"var/tmp/.wh..wh..opq"],
+)
+def test_a_whiteout_changes_nothing_where_nothing_is_taken(marker: bytes) -> None:
+    lower = tars.directory(b"tmp", mode=0o1770, mtime=7) + tars.file(b"tmp/x") + tars.link(b"var/tmp", b"../tmp")
+    upper = tars.file(marker) + tars.file(b"tmp/y")
+    tree = listing(flat(lower + tars.END, upper + tars.END))
+    assert (tree["tmp"].mode, tree["tmp"].mtime) == (0o1770, 7)
+    assert set(tree) - {".", *CLOSED} <= {"var", "var/tmp"}
+
+
+@pytest.mark.parametrize("kind", [b"3", b"4"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_device_node_survives_wherever_it_is(kind: bytes, count: int) -> None:
+    link = tars.link(b"bin", b"usr/bin")
+    nodes = tars.header(b"kmem", type=kind) + tars.header(b"bin/a", type=kind) + tars.link(b"b", b"usr/bin/a", b"1")
+    assert names(*[link + nodes + tars.END] * count) == {"bin", "usr", "usr/bin"}
+
+
+def test_a_device_node_takes_the_place_of_what_was_there() -> None:
+    assert names(tars.file(b"etc/shadow", b"old") + tars.END, tars.header(b"etc/shadow", type=b"3") + tars.END) == {
+        "etc"
+    }
+
+
+@pytest.mark.parametrize("layers", [[tars.file(b"a")], [tars.file(b"a") + tars.END, tars.file(b"b")]], ids=len)
+@pytest.mark.parametrize("end", [b"", bytes(512), bytes(100)], ids=len)
+def test_a_layer_without_its_end_is_refused(layers: list[bytes], end: bytes) -> None:
+    with pytest.raises(FormatError, match=f"layer {len(layers)}"):
+        flat(*layers[:-1], layers[-1] + end)
+
+
+@needs_root
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_directory_that_takes_the_place_of_a_link_gets_what_comes_after_it(count: int, tmp_path: Path) -> None:
+    data = tars.link(b"x", b"a") + tars.file(b"x/f") + tars.directory(b"x/") + tars.file(b"x/g") + tars.END
+    if count == 2:  # the link, and the way through it, are of another layer
+        unpack(flat(tars.link(b"x", b"a") + tars.file(b"x/f") + tars.END, data[512:]), tmp_path)
+    else:
+        unpack(flat(data), tmp_path)
+    assert set(found(tmp_path)) - {"", *CLOSED} == {"a", "a/f", "x", "x/g"}
 
 
 def test_device_nodes_are_left_out_and_named() -> None:

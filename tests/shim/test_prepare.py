@@ -146,8 +146,34 @@ def test_a_machine_that_has_moved_keeps_its_identity_and_says_so(rootfs: Path) -
     assert "has MOVED. Its volume was seeded for rex (release zoo, namespace pets), and this is toto" in told[0]
 
 
+def _identity(root: Path) -> Machine:
+    return volume.read_record(root).machine.identity
+
+
+def test_a_machine_that_has_moved_is_the_first_one_in_its_own_eyes_however_often_it_moves(rootfs: Path) -> None:
+    prepare(rootfs, REX)
+    assert _identity(rootfs) == REX
+    for machine in (TOTO, Machine("pets", "zoo", "third")):
+        prepare(rootfs, machine, "keep")
+        assert volume.read_record(rootfs).machine == machine
+        assert _identity(rootfs) == REX
+        prepare(rootfs, machine)
+        assert _identity(rootfs) == REX
+    prepare(rootfs, REX, "keep")
+    assert volume.read_record(rootfs).machine.moved_from is None
+
+
+def test_the_clone_of_a_machine_that_has_moved_is_itself(rootfs: Path) -> None:
+    prepare(rootfs, REX)
+    prepare(rootfs, TOTO, "keep")
+    clone = Machine("pets", "zoo", "clone")
+    prepare(rootfs, clone)
+    assert _identity(rootfs) == clone
+
+
 def test_a_volume_that_never_started_has_no_identity_to_keep(rootfs: Path) -> None:
     assert prepare(rootfs, TOTO, "keep").identity == "new"
+    assert _identity(rootfs) == TOTO
     assert (rootfs / "etc/machine-id").read_bytes() == b""
 
 

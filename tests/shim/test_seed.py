@@ -6,12 +6,16 @@ import hashlib
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
 import tarfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -22,9 +26,10 @@ from shim.image import model
 from shim.image.layout import Layout
 from shim.image.model import Platform, canonical_json, parse_manifest
 from shim.image.registry import RegistryRepository
-from shim.seed import seed
+from shim.image.tar import TarWalker
+from shim.seed import Seeded, seed
 from shim.spec import Machine, Source
-from shim.volume import State
+from shim.volume import Record, State
 from tests.presetbuild.servers import Fault, Server
 from tests.registries import NAME, Certificate, FaultyRegistry, Request, Response
 from tests.shim import tars
@@ -411,10 +416,42 @@ def test_an_archive_comes_over_http_from_this_machine_only(rootfs: Path, tmp_pat
     (tmp_path / "served").mkdir()
     source = write(tmp_path / "served/rootfs.tar.zst", COMPRESSIONS["zstd"](ROOTFS))
     with Server(tmp_path / "served") as server:
-        url = f"{server.url}/rootfs.tar.zst?token=secret"
         server.faults["/rootfs.tar.zst?token=secret"] = [Fault(cut=100)]
-        assert seed(rootfs, replace(source, url=url), MACHINE).record.source.url == url
+        seed(rootfs, replace(source, url=f"{server.url}/rootfs.tar.zst?token=secret"), MACHINE)
     assert tree(rootfs) == expected(tmp_path)
+
+
+def test_a_token_in_a_url_is_sent_and_neither_told_nor_recorded(rootfs: Path, tmp_path: Path) -> None:
+    (tmp_path / "served").mkdir()
+    source = write(tmp_path / "served/rootfs.tar", ROOTFS)
+    told: list[str] = []
+    shown: list[str] = []
+    with Server(tmp_path / "served") as server:
+        url = f"{server.url}/rootfs.tar"
+        done = seed(
+            rootfs,
+            replace(source, url=f"{url}?X-Amz-Signature=S3CRET#S3CRET"),
+            MACHINE,
+            tell=told.append,
+            progress=lambda *step: shown.append(step[0]),
+        )
+    assert [request.path for request in server.requests] == ["/rootfs.tar?X-Amz-Signature=S3CRET"]
+    assert told[-1] == f"seeded from {url}"
+    assert done.record == volume.read_record(rootfs)
+    assert done.record.source.url == url
+    assert "S3CRET" not in " ".join([*told, *shown, (rootfs / ".stateful-pods/provisioned").read_text()])
+
+
+@pytest.mark.parametrize("data", [b"<html>" + b" " * 1000, ROOTFS[:-700], member("etc/passwd") + tars.END])
+def test_a_token_in_a_url_is_in_no_error_about_what_it_leads_to(data: bytes, rootfs: Path, tmp_path: Path) -> None:
+    (tmp_path / "served").mkdir()
+    source = write(tmp_path / "served/rootfs.tar", data)
+    with Server(tmp_path / "served") as server:
+        url = f"{server.url}/rootfs.tar?sig=S3CRET#S3CRET"
+        for asked in (replace(source, url=url), Source.lxc(url, "ab" * 32)):
+            with pytest.raises(StatefulPodsError, match=r"/rootfs\.tar") as caught:
+                seed(rootfs, asked, MACHINE)
+            assert "S3CRET" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -445,8 +482,6 @@ def test_an_archive_that_is_no_file_is_refused(kind: str, rootfs: Path, tmp_path
 
 def test_attributes_that_the_volume_refuses(rootfs: Path) -> None:
     def walked(records: Mapping[bytes, bytes]) -> Attributes:
-        from shim.image.tar import TarWalker
-
         attributes = Attributes()
         (one,) = TarWalker().feed(tars.pax(records) + member("f") + tars.END)
         attributes.note(one.path, one)
@@ -458,6 +493,67 @@ def test_attributes_that_the_volume_refuses(rootfs: Path) -> None:
     assert told == ["the volume does not keep security.selinux, a label; 1 files are without it"]
     with pytest.raises(Refused, match=r"does not keep the attribute security\.capability of 'f'"):
         walked({b"SCHILY.xattr.security.capability": b"\1"}).check(rootfs, told.append)
+
+
+def capability(value: bytes) -> bytes:
+    """Return the PAX header that gives the next member this file capability."""
+    return tars.pax({b"SCHILY.xattr.security.capability": value})
+
+
+REFUSED_BY_THE_KERNEL = capability(b"\1")  # and tar exits with 0 all the same
+
+
+def test_an_attribute_that_the_volume_does_not_keep_stops_the_seed(rootfs: Path, layout: Layout) -> None:
+    push(layout, [tars.rootfs(REFUSED_BY_THE_KERNEL + member("usr/bin/ping"))], "trixie")
+    with pytest.raises(Refused, match=r"does not keep the attribute security\.capability of 'usr/bin/ping'"):
+        seed(rootfs, Source.oci(f"{layout.name}:trixie"), MACHINE)
+    assert nothing_is_left(rootfs)
+
+
+def test_of_a_path_that_stands_twice_the_last_one_s_attributes_count(rootfs: Path, layout: Layout) -> None:
+    push(layout, [tars.rootfs(REFUSED_BY_THE_KERNEL + member("f", b"first"), member("f", b"second"))], "trixie")
+    seed(rootfs, Source.oci(f"{layout.name}:trixie"), MACHINE)
+    assert (rootfs / "f").read_bytes() == b"second"
+    assert os.listxattr(rootfs / "f") == []
+
+
+def test_an_attribute_with_another_value_is_not_the_one_that_was_asked_for(rootfs: Path, layout: Layout) -> None:
+    version, effective, permitted = 0x02000000, 1, 1 << 13  # capabilities(7): struct vfs_cap_data; CAP_NET_RAW
+    there, asked = (struct.pack("<5I", version | effective, bits, 0, 0, 0) for bits in (permitted, permitted << 1))
+    (one,) = TarWalker().feed(capability(asked) + member("f") + tars.END)
+    (rootfs / "f").touch()
+    attributes = Attributes()
+    attributes.note(one.path, one)
+    os.setxattr(rootfs / "f", "security.capability", asked)
+    attributes.check(rootfs, lambda _: None)
+    os.setxattr(rootfs / "f", "security.capability", there)
+    with pytest.raises(Refused, match=r"does not keep the attribute security\.capability of 'f'"):
+        attributes.check(rootfs, lambda _: None)
+
+
+def test_a_directory_keeps_its_time_whatever_is_put_into_it_later(rootfs: Path, layout: Layout) -> None:
+    members = (tars.directory(b"d", mode=0o500, mtime=5), tars.directory(b"e"), member("d/f"), member("e/f"))
+    push(layout, [tars.rootfs(*members)], "trixie")
+    seed(rootfs, Source.oci(f"{layout.name}:trixie"), MACHINE)
+    found = (rootfs / "d").stat()
+    assert (found.st_mtime, oct(found.st_mode)) == (5, "0o40500")
+
+
+def test_a_seed_that_waited_for_another_finds_the_volume_seeded(rootfs: Path) -> None:
+    """Two at once: the second has seen an empty volume, and waits for the lock that the first one holds."""
+    record = Record(Source.oci("registry.example.org/first:tag"), datetime(2026, 11, 30, tzinfo=UTC), MACHINE)
+    waits = Event()
+    with ThreadPoolExecutor(1) as pool:
+        with volume.lock(rootfs, "the first"):
+            second = pool.submit(
+                seed, rootfs, Source.oci("registry.example.org/second:tag"), MACHINE, tell=lambda _: waits.set()
+            )
+            assert waits.wait(30)
+            volume.begin_seeding(rootfs)
+            (rootfs / "file").touch()
+            volume.write_record(rootfs, record)
+        assert second.result(30) == Seeded(record, new=False)
+    assert (rootfs / "file").exists()
 
 
 def test_an_owner_that_the_user_namespace_does_not_map_is_named(tmp_path: Path, layout: Layout) -> None:

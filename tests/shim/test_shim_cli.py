@@ -263,3 +263,39 @@ def test_nothing_can_forge_a_line() -> None:
     stream = io.StringIO()
     Console(stream, "plain").tell("a\r\x1b[2K\u2028\u202eb\n\x85seeded")
     assert stream.getvalue() == "a\\r\\x1b[2K\\u2028\\u202eb\\n\\x85seeded\n"
+
+
+@needs_root
+@pytest.mark.parametrize("stage", ["customize", "provision", "run"])
+@pytest.mark.parametrize("found", ["empty", "interrupted", "foreign"])
+def test_a_stage_leaves_alone_what_is_not_seeded(
+    rootfs: Path, stage: str, found: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if found != "empty":
+        (rootfs / "sbin").mkdir()
+        (rootfs / "sbin/init").write_text("#!/bin/sh\n")
+        (rootfs / "sbin/init").chmod(0o755)
+    if found == "interrupted":
+        (rootfs / ".stateful-pods").mkdir()
+        (rootfs / ".stateful-pods/seeding").touch()
+    before = sorted(rootfs.rglob("*"))
+    assert run(stage, rootfs) == 1
+    assert f"the volume {rootfs} is {found}, not seeded: " in capsys.readouterr().err
+    assert sorted(rootfs.rglob("*")) == before
+
+
+@pytest.mark.parametrize("seconds", ["-1", "soon"])
+def test_a_stop_takes_no_such_number_of_seconds(rootfs: Path, seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHIM_STOP_SECONDS", seconds)
+    assert run("run", rootfs) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [("customize", "the machine's name"), ("boot", "the machine's name"), ("run", "what its /etc/hostname says")],
+)
+def test_the_help_tells_where_the_host_name_comes_from(
+    command: str, default: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, "--help") == 0
+    assert f"[default: {default}]" in " ".join(capsys.readouterr().out.split())

@@ -586,3 +586,29 @@ def test_no_call_leaks_a_descriptor(interrupted: Path) -> None:
     with pytest.raises(StatefulPodsError):
         volume.clear(interrupted)
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+
+
+# What may be worked on
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        (_files(), r"is empty, not seeded: seed it first \(shim seed\)"),
+        (_files(".stateful-pods/seeding", "etc/"), "is interrupted, not seeded: a seed of it began and did not end"),
+        (_files("etc/"), "is foreign, not seeded: it holds files that this program did not put there"),
+    ],
+)
+def test_what_is_not_seeded_is_refused_in_a_sentence(rootfs: Path, layout: Layout, sentence: str) -> None:
+    layout(rootfs)
+    before = sorted(rootfs.rglob("*"))
+    with pytest.raises(Refused, match=sentence):
+        volume.require_seeded(rootfs)
+    assert sorted(rootfs.rglob("*")) == before
+
+
+@pytest.mark.parametrize("text", ["", "{", RECORD_TEXT])
+def test_what_has_a_record_is_seeded_also_if_the_record_cannot_be_understood(rootfs: Path, text: str) -> None:
+    (rootfs / ".stateful-pods").mkdir()
+    (rootfs / ".stateful-pods/provisioned").write_text(text)
+    volume.require_seeded(rootfs)

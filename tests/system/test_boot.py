@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import select
 import shutil
 import signal
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 import shim
 from shim import local
 from shim.cgroup import own_cgroup, this_cgroup
-from shim.errors import Refused
+from shim.errors import Refused, Unavailable
 from shim.linux import Capability
 from shim.local import Ending, LocalGuest
 from shim.rootdir import RootDir
@@ -44,7 +45,7 @@ def machine(volume: Path) -> Path:
     """The smallest machine there is, on a volume of its own."""
     guests.busybox(volume)
     script(volume / "etc/init.d/rcS", "#!/bin/sh\n")
-    return volume
+    return guests.seeded(volume)
 
 
 @pytest.fixture(scope="module")
@@ -365,6 +366,31 @@ def test_a_data_volume_that_is_no_mount_point_inside_is_refused(machine: Path, t
 
 
 @needs_busybox
+@pytest.mark.parametrize("path", ["/", "/srv/..", "/self", "/.", "//"])
+def test_a_data_volume_that_is_the_root_itself_is_refused(machine: Path, path: str) -> None:
+    (machine / "srv").mkdir()
+    (machine / "self").symlink_to("/")
+    with pytest.raises(Refused, match="is the same directory as the machine's own root"):
+        LocalGuest(machine, volumes=[path])
+
+
+@needs_busybox
+@pytest.mark.parametrize("other", ["/data", "/data/", "/srv/../data", "/link", "/bound"])
+def test_two_names_of_one_data_volume_are_refused(machine: Path, other: str) -> None:
+    for name in ("srv", "bound"):
+        (machine / name).mkdir()
+    (machine / "link").symlink_to("data")
+    with guests.own_tmpfs(machine / "data") as data:
+        if other == "/bound":
+            subprocess.run(["mount", "--bind", data, machine / "bound"], check=True)
+        try:
+            with pytest.raises(Refused, match=rf"{other} is the same directory as the data volume /data; each"):
+                LocalGuest(machine, volumes=["/data", other])
+        finally:
+            subprocess.run(["umount", machine / "bound"], check=other == "/bound", capture_output=True)
+
+
+@needs_busybox
 def test_a_data_volume_behind_the_machines_own_link_is_accepted(machine: Path) -> None:
     (machine / "var/lib").mkdir(parents=True)
     (machine / "data").symlink_to("var/lib/data")
@@ -468,8 +494,7 @@ def test_the_guest_dies_with_whoever_started_it(machine: Path) -> None:
 def test_run_shows_the_console_takes_keys_and_ctrl_c_powers_off(machine: Path) -> None:
     (machine / "etc/inittab").write_text("::sysinit:/etc/init.d/rcS\n::respawn:/bin/sh\n")
     script(machine / "etc/init.d/rcS", "#!/bin/sh\necho the boot prints this\n")
-    program = "import sys, pathlib; from shim.local import run_guest; print(run_guest(pathlib.Path(sys.argv[1])).value)"
-    command = [sys.executable, "-c", program, str(machine)]
+    command = [sys.executable, "-c", RUN, str(machine)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=REPOSITORY, bufsize=0) as run:
         assert run.stdin and run.stdout
@@ -486,6 +511,210 @@ def test_run_shows_the_console_takes_keys_and_ctrl_c_powers_off(machine: Path) -
     (machine / "writable").touch()
 
 
+RUN = """
+import pathlib, sys
+from shim.local import run_guest
+print(run_guest(pathlib.Path(sys.argv[1]), hostname=sys.argv[2] if sys.argv[2:] else None).value)
+"""
+
+
+@contextmanager
+def _on_a_terminal(machine: Path) -> Iterator[tuple[int, int, Callable[[bytes], bytes]]]:
+    """Run a machine as the foreground of a terminal: its pid, the terminal, and what waits until something is shown."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(REPOSITORY)
+        os.execv(sys.executable, [sys.executable, "-c", RUN, str(machine)])  # noqa: S606 - below the terminal
+    shown = b""
+
+    def wait_for(text: bytes) -> bytes:
+        nonlocal shown
+        end = time.monotonic() + guests.PATIENCE
+        while text not in shown:
+            assert time.monotonic() < end, shown
+            if select.select([terminal], [], [], 0.1)[0]:
+                shown += os.read(terminal, 4096)
+        return shown
+
+    try:
+        yield pid, terminal, wait_for
+    finally:
+        with suppress(OSError):
+            os.close(terminal)
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _leave_marks(machine: Path) -> None:
+    (machine / "etc/inittab").write_text(
+        "::sysinit:/etc/init.d/rcS\n::respawn:/bin/sh\n::shutdown:/bin/sh -c 'sleep 0.3; echo clean >/shutdown'\n"
+    )
+    script(machine / "etc/init.d/rcS", "#!/bin/sh\necho it 'boots'\n")
+
+
+def _groups(pid: int) -> list[Path]:
+    return list(this_cgroup().glob(f"stateful-pods-{pid}-*"))
+
+
+@needs_busybox
+def test_ctrl_c_on_a_terminal_powers_the_machine_off_cleanly(machine: Path) -> None:
+    # The terminal sends SIGINT to its whole foreground, not to one process.
+    _leave_marks(machine)
+    with _on_a_terminal(machine) as (pid, terminal, wait_for):
+        wait_for(b"it boots")
+        os.write(terminal, b"\x03")
+        wait_for(b"powered off\r\n")
+        assert os.waitpid(pid, 0)[1] == 0
+    assert (machine / "shutdown").read_text() == "clean\n"
+    assert _groups(pid) == []
+
+
+@needs_busybox
+def test_no_process_of_a_guest_is_in_the_session_of_who_started_it(machine: Path) -> None:
+    with LocalGuest(machine) as guest:
+        status = Path(f"/proc/{guest.pid}/status").read_text(encoding="ascii")
+        keeper = int(status.partition("\nPPid:")[2].split()[0])
+        assert os.getsid(keeper) == keeper
+        assert os.getsid(guest.pid) != os.getsid(0)
+        child = guest.spawn(["/bin/sleep", "99"])
+        until(guest, lambda: os.getsid(child) == child, "the child has a session of its own")
+
+
+@needs_busybox
+def test_a_second_ctrl_c_ends_the_machine_at_once(machine: Path) -> None:
+    (machine / "etc/inittab").write_text(f"::sysinit:/bin/echo it boots\n::shutdown:/bin/sh -c 'echo going; {HANG}'\n")
+    with _on_a_terminal(machine) as (pid, terminal, wait_for):
+        wait_for(b"it boots")
+        os.write(terminal, b"\x03")
+        wait_for(b"going")
+        os.write(terminal, b"\x03")
+        wait_for(b"killed\r\n")
+        assert os.waitpid(pid, 0)[1] == 0
+    assert _groups(pid) == []
+
+
+@needs_busybox
+def test_a_terminal_that_goes_away_powers_the_machine_off_cleanly(machine: Path) -> None:
+    _leave_marks(machine)
+    with _on_a_terminal(machine) as (pid, terminal, wait_for):
+        wait_for(b"it boots")
+        os.close(terminal)
+        os.waitpid(pid, 0)
+    assert (machine / "shutdown").read_text() == "clean\n"
+    assert _groups(pid) == []
+
+
+@needs_busybox
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_supervisors_signal_powers_the_machine_off_cleanly(machine: Path, number: signal.Signals, times: int) -> None:
+    _leave_marks(machine)
+    command = [sys.executable, "-c", RUN, str(machine)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=REPOSITORY, bufsize=0
+    ) as run:
+        assert run.stdout
+        shown = b""
+        while b"it boots" not in shown:
+            shown += run.stdout.read(1000) or pytest.fail(f"it ended: {shown!r}")
+        for _ in range(times):
+            run.send_signal(number)
+            time.sleep(0.05)
+        rest, errors = run.communicate(timeout=guests.PATIENCE)
+    assert (run.returncode, rest.splitlines()[-1:]) == (0, [b"powered off"]), errors
+    assert (machine / "shutdown").read_text() == "clean\n"
+    assert _groups(run.pid) == []
+
+
+@needs_busybox
+def test_an_output_that_nobody_reads_any_more_powers_the_machine_off(machine: Path) -> None:
+    _leave_marks(machine)
+    (machine / "etc/init.d/rcS").write_text("#!/bin/sh\nyes &\n")
+    command = [sys.executable, "-c", RUN, str(machine)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd=REPOSITORY) as run:
+        assert run.stdout
+        run.stdout.read(100)
+        run.stdout.close()
+        run.wait(timeout=guests.PATIENCE)
+    assert (machine / "shutdown").read_text() == "clean\n"
+
+
+@needs_busybox
+def test_ctrl_c_counts_while_neither_side_reads(machine: Path) -> None:
+    (machine / "etc/inittab").write_text("::sysinit:/bin/yes\n")
+    command = [sys.executable, "-c", RUN, str(machine)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=REPOSITORY) as run:
+        assert run.stdin and run.stdout
+        run.stdout.read(100)
+        os.set_blocking(run.stdin.fileno(), False)
+        with suppress(BlockingIOError):
+            while os.write(run.stdin.fileno(), b"x" * 4096):
+                pass
+        end = time.monotonic() + guests.PATIENCE
+        while _groups(run.pid):
+            assert time.monotonic() < end
+            run.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        run.communicate(timeout=guests.PATIENCE)
+
+
+@needs_busybox
+def test_a_second_run_of_a_volume_is_told_who_has_it(machine: Path) -> None:
+    _leave_marks(machine)
+    with _on_a_terminal(machine) as (pid, terminal, wait_for):
+        wait_for(b"it boots")
+        with pytest.raises(Unavailable, match=rf"in use by shim run on .*, process {pid}, since"):
+            local.run_guest(machine)
+        os.write(terminal, b"\x03")
+        wait_for(b"powered off")
+    with shim.volume.lock(machine, "whoever comes next"):
+        pass
+
+
+@needs_busybox
+@pytest.mark.parametrize("left", [[], [".stateful-pods/seeding"]], ids=["foreign", "interrupted"])
+@pytest.mark.parametrize("how", ["run", "boot"])
+def test_a_machine_that_is_not_seeded_is_not_started(machine: Path, left: list[str], how: str) -> None:
+    shutil.rmtree(machine / ".stateful-pods")
+    for name in left:
+        (machine / name).parent.mkdir()
+        (machine / name).touch()
+    before = sorted(machine.rglob("*"))
+    if how == "run":
+        command = [sys.executable, "-c", RUN, str(machine), "pet"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=guests.PATIENCE)
+    else:
+        with own_cgroup() as cgroup:
+            command = [*guests.CONTAINER, guests.AS_A_POD, str(machine), str(cgroup)]
+            done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=guests.PATIENCE)
+    assert f"the volume {machine} is {'interrupted' if left else 'foreign'}, not seeded" in done.stderr
+    assert sorted(machine.rglob("*")) == before
+
+
+def test_debian_run_with_a_host_name_has_it(
+    debian_filesystems: Mapping[str, debian.RootFilesystem], volume: Path
+) -> None:
+    guests.extract(debian_filesystems["amd64"].tar, guests.seeded(volume))
+    (volume / "etc/hostname").write_text("debian\n")
+    unit = "[Unit]\nAfter=systemd-hostnamed.service\n[Service]\nType=oneshot\nStandardOutput=file:/named\n"
+    (volume / "etc/systemd/system/name.service").write_text(
+        f"{unit}ExecStart=/bin/uname -n\nExecStart=/bin/systemctl poweroff\n"
+    )
+    wants = volume / "etc/systemd/system/multi-user.target.wants"
+    wants.mkdir(exist_ok=True)
+    (wants / "name.service").symlink_to("/etc/systemd/system/name.service")
+    command = [sys.executable, "-c", RUN, str(volume), "rex"]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, cwd=REPOSITORY, timeout=guests.PATIENCE
+    )
+    assert done.stdout.endswith(b"powered off\n"), done.stderr
+    assert (volume / "named").read_text() == "rex\n"
+
+
 @needs_busybox
 def test_boot_as_pid_1_of_a_container_without_a_terminal(machine: Path) -> None:
     script(machine / "etc/init.d/rcS", "#!/bin/sh\nhostname; ls /dev; cat /proc/self/cgroup | tail -n 1; poweroff -f\n")
@@ -500,7 +729,7 @@ def test_boot_as_pid_1_of_a_container_without_a_terminal(machine: Path) -> None:
 def test_debian_boots_as_pid_1_of_a_container_and_shows_it_on_the_terminal(
     debian_filesystems: Mapping[str, debian.RootFilesystem], volume: Path
 ) -> None:
-    guests.extract(debian_filesystems["amd64"].tar, volume)
+    guests.extract(debian_filesystems["amd64"].tar, guests.seeded(volume))
     (volume / "etc/hostname").write_text("pet\n")
     console, terminal = os.openpty()
     shown = bytearray()
