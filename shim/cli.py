@@ -17,7 +17,6 @@ import click
 import shim
 from shim.console import FORMATS, Console
 from shim.errors import FormatError, Refused, StatefulPodsError, Unavailable, printable
-from shim.volume import require_seeded
 
 FAILED, UNAVAILABLE = 1, 4
 TERMINATION_LOG = Path("/dev/termination-log")  # where Kubernetes looks for a container's last words
@@ -149,7 +148,6 @@ def provision(
     """Hand the machine's cloud-init what it shall do."""
     with _reporting(log_format) as console:
         machine = _machine(options)
-        require_seeded(rootfs)
         shim.provision(rootfs, provisioning, provisioning_dir, provisioning_revision, machine, tell=console.tell)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shim import cloudinit, volume
-from shim.errors import FormatError, NotFound, Refused, printable
+from shim.errors import FormatError, Refused, printable
 from shim.rootdir import RootDir
 from shim.spec import Machine
 
@@ -92,11 +92,12 @@ def provision(
     `directory` holds the material; if it does not exist there is none. Another `revision`, which may be any text, makes
     cloud-init start over; so does another `machine`, unless the volume's record says that it has moved and kept its
     identity. Everything is checked before anything is written. Raises `FormatError`, naming the file but not its
-    content, for malformed material and for a record that cannot be understood; `Refused` for a root filesystem that
-    would not start cloud-init.
+    content, for malformed material and for a record that cannot be understood; `Refused` for a volume that is not
+    seeded, and for a root filesystem that would not start cloud-init.
     """
     if kind not in KINDS:
         raise FormatError(f"the provisioning is {printable(kind)!r}; expected {' or '.join(KINDS)} (SHIM_PROVISIONING)")
+    volume.require_seeded(rootfs)
     if kind == "exec":
         return Provisioned(kind)
     material = read_material(directory)
@@ -119,10 +120,7 @@ def provision(
 
 def _as_recorded(machine: Machine, rootfs: Path) -> Machine:
     """Return `machine` with what its volume's record says of where it has moved from, if that is its record."""
-    try:
-        recorded = volume.read_record(rootfs).machine
-    except NotFound:
-        return machine
+    recorded = volume.read_record(rootfs).machine
     return recorded if recorded == machine else machine
 
 

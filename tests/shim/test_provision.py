@@ -64,6 +64,7 @@ def rootfs(tmp_path: Path) -> Path:
         (root / name).symlink_to(f"usr/{name}")
     (root / "sbin").mkdir()
     (root / "sbin/init").symlink_to("../lib/systemd/systemd")
+    _record(root, REX)
     return root
 
 
@@ -528,12 +529,24 @@ def test_material_revision_and_machine_each_make_another_instance(
     assert instance_id(files, revision, machine) != instance_id({"user": b"ada\n"}, "1", REX)
 
 
-def _seeded(root: Path, machine: Machine) -> None:
-    """Give a volume the record that it was seeded for `machine`, which has started."""
+def _record(root: Path, machine: Machine) -> None:
+    """Give a volume the record that it was seeded for `machine`."""
     _file(root / ".stateful-pods/seeding")
     source = Source.oci("registry.example.org/a:1")
     volume.write_record(root, Record(source, datetime(2026, 11, 30, tzinfo=UTC), machine))
+
+
+def _seeded(root: Path, machine: Machine) -> None:
+    """Give a volume the record that it was seeded for `machine`, which has started."""
+    _record(root, machine)
     prepare(root, machine)
+
+
+def test_a_volume_that_is_not_seeded_is_refused_before_anything_is_written(rootfs: Path, material: Path) -> None:
+    (rootfs / ".stateful-pods/provisioned").rename(rootfs / ".stateful-pods/seeding")
+    with pytest.raises(Refused, match="is interrupted, not seeded"):
+        provision(rootfs, "cloud-init", material, "1", REX)
+    assert not (rootfs / "var/lib/cloud").exists()
 
 
 TOTO = Machine("pets", "zoo", "toto")

@@ -6,13 +6,16 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from shim import volume
 from shim.errors import Refused
 from shim.provision import provision
-from shim.spec import Machine
+from shim.spec import Machine, Source
+from shim.volume import Record
 from tests.system import debian
 
 MACHINE = Machine("pets", "zoo", "rex")
@@ -41,6 +44,10 @@ def rootfs(debian_filesystems: Mapping[str, debian.RootFilesystem], tmp_path_fac
     root = tmp_path_factory.mktemp("cloud-init")
     with tarfile.open(debian_filesystems["amd64"].tar) as tar:
         tar.extractall(root, filter="fully_trusted")  # noqa: S202 - made by mmdebstrap, just now
+    (root / ".stateful-pods").mkdir()
+    (root / ".stateful-pods/seeding").touch()
+    source = Source.oci("registry.example.org/debian-cloud:trixie")
+    volume.write_record(root, Record(source, datetime(2026, 11, 30, tzinfo=UTC), MACHINE))
     return root
 
 
