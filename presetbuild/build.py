@@ -54,8 +54,8 @@ def build_preset(
 
     `to` is ``oci:DIR`` or a registry prefix, to which the preset's repository name is appended. Raises `Refused` and
     its subclasses for whatever must not be published, `NotReady` while the upstream's platforms are not on one build,
-    `Unavailable` for what a later try may cure. Whatever is raised, no tag was moved; unless it is raised while the
-    verified result is being published, nothing was written for others to see.
+    `Unavailable` for what a later try may cure. Unless it is raised while the verified
+    result is being published, no blob, manifest or tag was written; no tag ever names a part of a preset.
     """
     options = options or Options()
     tell = options.tell
